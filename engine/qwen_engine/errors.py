@@ -1,0 +1,134 @@
+"""Every exception the engine raises on purpose.
+
+Owns the tree below and nothing else. Raised anywhere in the engine; translated once, by the
+server's middleware (request errors → HTTP 4xx) and by the command line (model and
+configuration errors → one sentence and an exit code). The planner has a tree of its own.
+
+    EngineError
+    ├── ConfigError                 an engine setting that cannot be
+    ├── ModelError                  the model folder cannot be served
+    │   ├── ModelNotFoundError      no such folder, or a file is missing from it
+    │   ├── UnsupportedModelError   an architecture or feature we do not run
+    │   ├── InvalidModelError       config.json contradicts itself or lacks a field
+    │   └── CheckpointError         safetensors: corrupt, missing, left-over or misshapen
+    ├── RequestError                this request cannot be served; the next one can
+    │   ├── InvalidRequestError     a parameter out of range; names it
+    │   ├── PromptTooLongError      prompt + max_tokens exceed the model length
+    │   ├── CannotEverFitError      needs more KV blocks than the whole pool has
+    │   └── DuplicateRequestError   the id is already in use
+    └── OutOfBlocksError            our own bug: the pool was asked for more than it has free
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class EngineError(Exception):
+    """Root of the tree: catch this to catch everything we raise on purpose."""
+
+
+class ConfigError(EngineError):
+    """An engine setting that cannot be; `field` and `value` say which."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        super().__init__(f"{field}={value!r}: {why}")
+        self.field = field
+        self.value = value
+
+
+class ModelError(EngineError):
+    """The model folder cannot be served."""
+
+
+class ModelNotFoundError(ModelError):
+    """No such folder, or a file that every model folder has is missing from it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
+class UnsupportedModelError(ModelError):
+    """A model that is sound but that this engine does not run."""
+
+
+class InvalidModelError(ModelError):
+    """config.json contradicts itself, lacks a field or has one of the wrong type."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        super().__init__(f"config.json: {field}={value!r}: {why}")
+        self.field = field
+        self.value = value
+
+
+class CheckpointError(ModelError):
+    """A safetensors file is damaged or does not hold exactly the model's parameters."""
+
+    def __init__(self, message: str, *, names: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
+
+
+class RequestError(EngineError):
+    """This request cannot be served; `param` is the request's field to blame, if one is."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidRequestError(RequestError):
+    """A request parameter that is out of range."""
+
+    def __init__(self, param: str, value: object, why: str) -> None:
+        super().__init__(f"{param}={value!r}: {why}", param=param)
+        self.value = value
+
+
+class PromptTooLongError(RequestError):
+    """Prompt plus max_tokens exceed what one sequence may hold."""
+
+    def __init__(self, *, num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"the prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}, together "
+            f"{num_prompt_tokens + max_tokens}, but this model is served with at most "
+            f"{max_model_len} tokens per request: shorten the prompt or lower max_tokens",
+            param="messages" if num_prompt_tokens >= max_model_len else "max_tokens",
+        )
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.max_model_len = max_model_len
+
+
+class CannotEverFitError(RequestError):
+    """The request needs more KV blocks than the pool has in all."""
+
+    def __init__(self, *, num_tokens: int, needed: int, total: int, block_size: int) -> None:
+        super().__init__(
+            f"{num_tokens} tokens (prompt + max_tokens) need {needed} KV blocks of {block_size} "
+            f"tokens, but the whole pool has {total} ({total * block_size} tokens): shorten the "
+            f"prompt or lower max_tokens to at most {total * block_size} tokens in all",
+            param="max_tokens",
+        )
+        self.num_tokens = num_tokens
+        self.needed = needed
+        self.total = total
+
+
+class DuplicateRequestError(RequestError):
+    """A request id that is already in use."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request id {request_id!r} is already in use: choose another")
+        self.request_id = request_id
+
+
+class OutOfBlocksError(EngineError):
+    """The pool was asked for more blocks than are free; callers check first, so this is a bug."""
+
+    def __init__(self, *, wanted: int, free: int) -> None:
+        super().__init__(f"asked the block pool for {wanted} blocks with {free} free")
+        self.wanted = wanted
+        self.free = free

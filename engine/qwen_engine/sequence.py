@@ -1,0 +1,116 @@
+"""A sequence: tokens plus the state of scheduling them.
+
+Owns `SamplingParams` (what the user asked of the sampler) and `Sequence` (what the scheduler,
+the block manager and the worker know about one request). Made by `llm_engine`. Knows neither
+torch nor text nor HTTP.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Literal
+
+from qwen_engine.errors import InvalidRequestError
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to pick tokens and when to stop; vLLM's names and meanings.
+
+    Stop strings are text and therefore not here: the server aborts the sequence on a match.
+
+    Raises:
+        InvalidRequestError: a value out of range (the server has said so before, in its words).
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0  # 0 = greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 or -1 = all
+    min_p: float = 0.0
+    seed: int | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require("max_tokens", self.max_tokens, self.max_tokens >= 1, "must be at least 1")
+        _require("min_tokens", self.min_tokens, 0 <= self.min_tokens <= self.max_tokens,
+                 "must be between 0 and max_tokens")  # fmt: skip
+        _require("temperature", self.temperature, 0 <= self.temperature < math.inf,
+                 "must be 0 (greedy) or above, and finite")  # fmt: skip
+        _require("top_p", self.top_p, 0 < self.top_p <= 1, "must be above 0 and at most 1")
+        _require("top_k", self.top_k, self.top_k >= -1, "must be at least 1, or 0 or -1 for all")
+        _require("min_p", self.min_p, 0 <= self.min_p <= 1, "must be between 0 and 1")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(name, value, -2 <= value <= 2, "must be between -2 and 2")
+        _require("repetition_penalty", self.repetition_penalty,
+                 0 < self.repetition_penalty < math.inf, "must be above 0")  # fmt: skip
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
+
+
+def _require(param: str, value: object, condition: bool, why: str) -> None:
+    if not condition:
+        raise InvalidRequestError(param, value, why)
+
+
+class SequenceStatus(Enum):
+    """Where a sequence stands; a preempted one is WAITING again."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Sequence:
+    """One request's tokens and scheduling state; identity, not value, is what makes it equal.
+
+    `num_computed_tokens` chases `len(token_ids)`: the gap is what the next steps must compute.
+    There are no phases; a gap of one is what people call decoding.
+    """
+
+    request_id: str
+    token_ids: list[int]  # prompt, then output
+    num_prompt_tokens: int
+    params: SamplingParams
+    status: SequenceStatus = SequenceStatus.WAITING
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as known
+    num_registered_blocks: int = 0  # how many of block_table the prefix cache has been told of
+    num_computed_tokens: int = 0  # K and V are in the cache for these
+    num_cached_tokens: int = 0  # found in the prefix cache at first admission
+    num_preemptions: int = 0
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def max_tokens_in_all(self) -> int:
+        """Length of prompt and output together when it runs to its limit."""
+        return self.num_prompt_tokens + self.params.max_tokens

@@ -1,0 +1,44 @@
+"""What a user may demand of a plan; everything left at None is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qwen_engine.planning.errors import InvalidDemandError
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT
+
+BLOCK_SIZES = (16, 32, 64, 128)  # tokens per block that the attention backends run
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """Settings given by the user. Raises InvalidDemandError where one is out of its range."""
+
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    gpu_memory_utilization: float | None = None
+    dtype: str = "auto"
+    enable_prefix_caching: bool = True
+    num_gpu_blocks_override: int | None = None
+    mean_request_tokens: int = 128  # expected length of prompt + answer
+
+    def __post_init__(self) -> None:
+        for field in (
+            "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override",
+            "mean_request_tokens",
+        ):  # fmt: skip
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise InvalidDemandError(field, value, "must be at least 1")
+        if self.block_size is not None and self.block_size not in BLOCK_SIZES:
+            raise InvalidDemandError("block_size", self.block_size, f"must be one of {BLOCK_SIZES}")
+        utilization = self.gpu_memory_utilization
+        if utilization is not None and not 0.05 <= utilization <= 1:
+            raise InvalidDemandError(
+                "gpu_memory_utilization", utilization, "must be a fraction from 0.05 to 1"
+            )
+        if self.dtype not in ("auto", *BYTES_PER_ELEMENT):
+            known = ", ".join(("auto", *BYTES_PER_ELEMENT))
+            raise InvalidDemandError("dtype", self.dtype, f"must be one of {known}")

@@ -1,0 +1,68 @@
+"""What planning can refuse, each with the data a caller needs to say it well.
+
+PlanningError
+├── InvalidConfigError        config.json lacks or contradicts a field
+├── UnsupportedModelError     a model this version cannot run
+├── UnknownModelError         an id without a known shape
+├── UnknownGpuError           a node or product without enough facts
+├── InvalidDemandError        a setting out of its range
+└── DoesNotFitError           the ledger does not close
+"""
+
+from __future__ import annotations
+
+
+class PlanningError(ValueError):
+    """A plan cannot be made; the message is fit to show to a user."""
+
+
+class InvalidConfigError(PlanningError):
+    """config.json lacks a field or holds a value that cannot be right."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"config.json: {field}: {problem}")
+        self.field = field
+
+
+class UnsupportedModelError(PlanningError):
+    """The model is known, but this version cannot run it."""
+
+
+class UnknownModelError(PlanningError):
+    """The id is not in the catalogue, and nothing else gives the model's shape."""
+
+    def __init__(self, model_id: str) -> None:
+        super().__init__(
+            f"model {model_id!r} is not in the built-in catalogue, so its shape is unknown. "
+            "Give it in one of these ways: use a published id (`qwen-engine plan --list-models`), "
+            "put the model's config.json under spec.model.config, or run "
+            "`qwen-engine plan PATH` on a folder or a config.json"
+        )
+        self.model_id = model_id
+
+
+class UnknownGpuError(PlanningError):
+    """Neither labels nor the catalogue say how much memory the GPU has."""
+
+
+class InvalidDemandError(PlanningError):
+    """A demanded setting is out of its range."""
+
+    def __init__(self, field: str, value: object, problem: str) -> None:
+        super().__init__(f"{field}={value}: {problem}")
+        self.field = field
+        self.value = value
+
+
+class DoesNotFitError(PlanningError):
+    """One request of the demanded length does not fit into memory.
+
+    Attributes:
+        largest_model_len: the longest context that fits with everything else unchanged; 0 if none.
+        suggestion: the one change that makes it fit, as a sentence.
+    """
+
+    def __init__(self, message: str, *, largest_model_len: int, suggestion: str) -> None:
+        super().__init__(f"{message} {suggestion}")
+        self.largest_model_len = largest_model_len
+        self.suggestion = suggestion

@@ -1,0 +1,107 @@
+"""The bytes of a plan, line by line.
+
+Pure arithmetic over model, device and settings: no choice is made here. Weights and KV are exact;
+activations and runtime are estimates whose terms are stated in the ledger itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qwen_engine.planning.device import Device
+from qwen_engine.planning.quantities import MIB, ceil_div, format_bytes
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, ModelShape
+from qwen_engine.planning.weights import num_parameters, weight_bytes
+
+# Resident bytes of a Python process with torch, transformers and aiohttp imported and a first
+# matrix product done, weights and KV apart: 619 MiB with torch 2.15 on x86-64, of which half are
+# library pages; rounded up for allocator slack and the tokenizer.
+CPU_RUNTIME_BYTES = 700 * MIB
+# What the driver keeps of a card (0.40–0.45 GiB between the label and what CUDA reports, vLLM
+# start-up logs) and the CUDA context with cuBLAS workspaces (0.13 GiB, same logs).
+GPU_RUNTIME_BYTES = 600 * MIB
+# float32 logits, their sorted copy and the probabilities live together while sampling.
+_LOGITS_COPIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One component's bytes, and how they were computed."""
+
+    component: str
+    num_bytes: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """The limits of one engine step, which its activations grow with."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+
+
+def block_bytes(model: ModelShape, dtype: str, block_size: int) -> int:
+    """Return the bytes of one block: keys and values of block_size tokens over all layers."""
+    return model.kv_bytes_per_token(BYTES_PER_ELEMENT[dtype]) * block_size
+
+
+def activation_bytes(model: ModelShape, dtype: str, step: StepSize) -> int:
+    """Return the estimated peak of one step beyond weights and KV cache."""
+    return sum(line.num_bytes for line in activation_lines(model, dtype, step))
+
+
+def activation_lines(model: ModelShape, dtype: str, step: StepSize) -> list[LedgerLine]:
+    """Return the terms of the activation peak: layer tensors, gathered context, logits."""
+    size = BYTES_PER_ELEMENT[dtype]
+    tokens, hidden = step.max_num_batched_tokens, model.hidden_size
+    q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    # Residual and normed input, then either q, k, v with rotated copies and the output of
+    # attention, or gate, up and their product.
+    widest = 2 * hidden + max(3 * q_size + 3 * kv_size, 3 * model.intermediate_size)
+    context = 2 * step.max_model_len * kv_size * size
+    logits = _LOGITS_COPIES * step.max_num_seqs * model.vocab_size * 4
+    return [
+        LedgerLine("layer", tokens * widest * size, f"{tokens:,} tokens × {widest:,} × {size} B"),
+        LedgerLine("context", context, f"keys and values of {step.max_model_len:,} tokens"),
+        LedgerLine("logits", logits, f"{step.max_num_seqs} × {model.vocab_size:,} × 4 B × 3"),
+    ]
+
+
+def runtime_line(device: Device) -> LedgerLine:
+    """Return what the process takes before any weight is loaded."""
+    if device.kind == "cpu":
+        return LedgerLine("runtime", CPU_RUNTIME_BYTES, "Python, torch and their libraries")
+    return LedgerLine("runtime", GPU_RUNTIME_BYTES, "driver reserve and CUDA context")
+
+
+def weights_line(model: ModelShape, dtype: str) -> LedgerLine:
+    """Return the exact bytes of the weights."""
+    count, size = num_parameters(model), BYTES_PER_ELEMENT[dtype]
+    how = f"{count:,} parameters × {size} B ({dtype})"
+    if model.traits.text_only:
+        how += "; text decoder only"
+    return LedgerLine("weights", weight_bytes(model, dtype), how)
+
+
+def activations_line(model: ModelShape, dtype: str, step: StepSize) -> LedgerLine:
+    """Return the activation estimate as one line that states its terms."""
+    terms = activation_lines(model, dtype, step)
+    how = " + ".join(f"{term.component} {format_bytes(term.num_bytes)}" for term in terms)
+    return LedgerLine("activations", sum(term.num_bytes for term in terms), f"estimate: {how}")
+
+
+def kv_line(model: ModelShape, dtype: str, *, block_size: int, num_blocks: int) -> LedgerLine:
+    """Return the bytes of the block pool, with the formula of one block."""
+    each, size = block_bytes(model, dtype, block_size), BYTES_PER_ELEMENT[dtype]
+    how = (
+        f"{num_blocks:,} blocks × {format_bytes(each)} (2 × {model.num_layers} layers × "
+        f"{model.num_kv_heads} KV heads × {model.head_dim} × {size} B × {block_size} tokens)"
+    )
+    return LedgerLine("kv-cache", num_blocks * each, how)
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Return the blocks that hold a sequence: 127 tokens in blocks of 16 take 8."""
+    return ceil_div(num_tokens, block_size)

@@ -1,0 +1,55 @@
+"""Every parameter of a model by name and shape: the exact weight bytes, before any download.
+
+The names are those of the published checkpoints, so a safetensors header can be compared with
+them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, ModelShape
+
+
+def parameter_shapes(model: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield each parameter the engine loads: its name in the checkpoint and its shape."""
+    prefix = model.traits.prefix
+    yield f"{prefix}embed_tokens.weight", (model.vocab_size, model.hidden_size)
+    for layer in range(model.num_layers):
+        for name, shape in _layer_shapes(model):
+            yield f"{prefix}layers.{layer}.{name}", shape
+    yield f"{prefix}norm.weight", (model.hidden_size,)
+    if not model.tie_word_embeddings:
+        yield "lm_head.weight", (model.vocab_size, model.hidden_size)
+
+
+def num_parameters(model: ModelShape) -> int:
+    """Return the number of parameters the engine loads."""
+    return sum(prod(shape) for _, shape in parameter_shapes(model))
+
+
+def weight_bytes(model: ModelShape, dtype: str) -> int:
+    """Return the bytes of all parameters at one data type."""
+    return num_parameters(model) * BYTES_PER_ELEMENT[dtype]
+
+
+def _layer_shapes(model: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, ffn = model.hidden_size, model.intermediate_size
+    q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    yield "input_layernorm.weight", (hidden,)
+    yield "post_attention_layernorm.weight", (hidden,)
+    for name, rows in (("q", q_size), ("k", kv_size), ("v", kv_size)):
+        yield f"self_attn.{name}_proj.weight", (rows, hidden)
+        if model.traits.qkv_bias or model.attention_bias:
+            yield f"self_attn.{name}_proj.bias", (rows,)
+    yield "self_attn.o_proj.weight", (hidden, q_size)
+    if model.attention_bias:
+        yield "self_attn.o_proj.bias", (hidden,)
+    if model.traits.qk_norm:
+        yield "self_attn.q_norm.weight", (model.head_dim,)
+        yield "self_attn.k_norm.weight", (model.head_dim,)
+    for name, shape in (("gate", (ffn, hidden)), ("up", (ffn, hidden)), ("down", (hidden, ffn))):
+        yield f"mlp.{name}_proj.weight", shape
+        if model.mlp_bias:
+            yield f"mlp.{name}_proj.bias", (shape[0],)

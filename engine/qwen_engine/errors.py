@@ -15,7 +15,14 @@ configuration errors → one sentence and an exit code). The planner has a tree 
     │   ├── InvalidRequestError     a parameter out of range; names it
     │   ├── PromptTooLongError      prompt + max_tokens exceed the model length
     │   ├── CannotEverFitError      needs more KV blocks than the whole pool has
-    │   └── DuplicateRequestError   the id is already in use
+    │   ├── DuplicateRequestError   the id is already in use
+    │   ├── ChatTemplateError       the model's template refuses these messages
+    │   └── UnknownModelError       the request names a model that is not served here
+    ├── UnavailableError            sound, but not now; says after how many seconds to try again
+    │   ├── NotReadyError           the model is still loading
+    │   ├── QueueFullError          as many requests wait as may
+    │   └── ShuttingDownError       the server was told to stop
+    ├── StepFailedError             the step that ran this request failed; the next one can go well
     └── OutOfBlocksError            our own bug: the pool was asked for more than it has free
 """
 
@@ -123,6 +130,52 @@ class DuplicateRequestError(RequestError):
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request id {request_id!r} is already in use: choose another")
         self.request_id = request_id
+
+
+class ChatTemplateError(RequestError):
+    """The model's chat template refuses these messages, or the model has none."""
+
+
+class UnknownModelError(RequestError):
+    """The request names a model that is not served here."""
+
+    def __init__(self, name: str, *, served: Iterable[str]) -> None:
+        names = ", ".join(served)
+        super().__init__(
+            f"the model {name!r} does not exist here: this server has {names}", param="model"
+        )
+
+
+class UnavailableError(EngineError):
+    """The request is sound but cannot be taken now."""
+
+    def __init__(self, message: str, *, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class NotReadyError(UnavailableError):
+    """The model is still loading."""
+
+
+class QueueFullError(UnavailableError):
+    """As many requests wait as may."""
+
+    def __init__(self, *, limit: int, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"the server is busy: it already has {limit} requests running or waiting "
+            f"(--max-num-seqs + --max-queue); try again in {retry_after_seconds} s",
+            retry_after_seconds=retry_after_seconds,
+        )
+        self.limit = limit
+
+
+class ShuttingDownError(UnavailableError):
+    """The server was told to stop and takes no new requests."""
+
+
+class StepFailedError(EngineError):
+    """The step that ran this request failed; the log has the cause, the user does not."""
 
 
 class OutOfBlocksError(EngineError):

@@ -1,0 +1,273 @@
+"""The engine as the server sees it: submit a request, iterate over its outputs.
+
+Owns the requests that are alive, the bound on how many may wait, and the drain. The steps run in
+`engine_thread`, so the event loop is never blocked by one. Called by `server` and `bench`. Knows
+no text and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol, Self
+
+from qwen_engine.engine_thread import Abort, Add, Built, EngineThread, Stop
+from qwen_engine.errors import (
+    NotReadyError,
+    QueueFullError,
+    RequestError,
+    ShuttingDownError,
+    StepFailedError,
+)
+from qwen_engine.llm_engine import EngineStats, StepOutput
+from qwen_engine.sequence import SamplingParams
+
+EndReason = Literal["stop", "length", "abort", "error"]
+
+
+class Observer(Protocol):
+    """Told of every accepted request's course, in the event loop (metrics)."""
+
+    def first_token(self, seconds: float) -> None:
+        """Seconds from arrival to the first token."""
+
+    def next_token(self, seconds: float) -> None:
+        """Seconds from one token to the next."""
+
+    def ended(self, seconds: float, reason: EndReason) -> None:
+        """Seconds from arrival to the end."""
+
+
+class Generation:
+    """The outputs of one request: an async iterator of StepOutput, to be used with `async with`.
+
+    Leaving the block, by whatever way, aborts the request if it still runs, which frees its
+    blocks. A reader that is slower than the engine gets several steps merged into one output.
+    """
+
+    def __init__(self, request_id: str, on_close: Callable[[Generation, EndReason], None]) -> None:
+        self.request_id = request_id
+        self.arrived = time.monotonic()
+        self.last_token: float | None = None
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_close = on_close
+        self._changed = asyncio.Event()
+        self._pending: StepOutput | None = None
+        self._error: Exception | None = None
+        self._is_over = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close("abort")
+
+    def close(self, reason: EndReason) -> None:
+        """Abort the request if it still runs; `reason` is what the metrics will say."""
+        self._is_over = True
+        self._on_close(self, reason)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StepOutput:
+        """Wait for new tokens.
+
+        Raises:
+            StepFailedError: the step that ran this request failed.
+            ShuttingDownError: the server stopped before the answer was complete.
+        """
+        while self._pending is None and self._error is None and not self._is_over:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._pending is not None:
+            output, self._pending = self._pending, None
+            self._is_over = output.finish_reason is not None
+            return output
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
+
+    def deliver(self, output: StepOutput) -> None:
+        """Add new tokens to what the reader has not fetched yet."""
+        if self._pending is not None:
+            output = replace(output, token_ids=self._pending.token_ids + output.token_ids)
+        self._pending = output
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, which the reader meets after the tokens that came before it."""
+        self._error = error
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+        self._changed.set()
+
+    @property
+    def was_accepted(self) -> bool:
+        done = self.accepted.done() and not self.accepted.cancelled()
+        return done and self.accepted.exception() is None
+
+
+class AsyncEngine:
+    """All methods belong to the event loop's thread."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._thread = EngineThread(self)
+        self._live: dict[str, Generation] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._max_running = 0
+        self._limit = 0
+        self._mean_seconds = 1.0
+        self._is_ready = False
+        self._is_draining = False
+        self.died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """The numbers after the last step or command; None until the model is loaded."""
+        return self._thread.stats
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._is_ready and not self._is_draining and not self.died.done()
+
+    @property
+    def max_requests(self) -> int:
+        """Requests that may be here at once, running and waiting."""
+        return self._limit
+
+    async def start(self, build: Callable[[], Built]) -> Built:
+        """Build the engine in its thread, which then steps it; raises what `build` raises."""
+        return await self._thread.start(build)
+
+    def accept(self, *, max_running: int, max_queue: int) -> None:
+        """Take requests from now on: `max_running` and `max_queue` more that wait."""
+        self._max_running = max_running
+        self._limit = max_running + max_queue
+        self._is_ready = True
+
+    async def submit(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> Generation:
+        """Hand a request to the engine; returns once the engine has accepted it.
+
+        Raises:
+            RequestError: it can never be served.
+            UnavailableError: not now (still loading, queue full, shutting down).
+        """
+        self._check_open()
+        generation = Generation(request_id, self._close)
+        self._live[request_id] = generation
+        self._idle.clear()
+        self._thread.send(Add(request_id, prompt_token_ids, params))
+        try:
+            await generation.accepted
+        except BaseException:
+            generation.close("abort")
+            raise
+        return generation
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Refuse new requests and wait for those here; False if some had to be cut off."""
+        self._is_draining = True
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            self._fail(list(self._live), _shutting_down())
+            return False
+        return True
+
+    def stop(self, timeout_seconds: float = 2.0) -> bool:
+        """End the thread; False if it is inside a long call (loading, a step) and still runs."""
+        self._is_draining = True
+        self._thread.send(Stop())
+        return self._thread.join(timeout_seconds)
+
+    def _check_open(self) -> None:
+        if self.died.done():
+            raise _dead()
+        if self._is_draining:
+            raise _shutting_down()
+        if not self._is_ready:
+            raise NotReadyError("the model is still loading", retry_after_seconds=5)
+        if len(self._live) >= self._limit:
+            raise QueueFullError(limit=self._limit, retry_after_seconds=self._retry_after())
+
+    def _retry_after(self) -> int:
+        """Seconds until a place should be free: the queue at the pace of the last requests."""
+        turns = len(self._live) / self._max_running
+        return min(60, max(1, math.ceil(turns * self._mean_seconds)))
+
+    def _close(self, generation: Generation, reason: EndReason) -> None:
+        if self._live.get(generation.request_id) is generation:
+            self._thread.send(Abort(generation.request_id))
+            self._forget(generation, reason)
+
+    def _forget(self, generation: Generation, reason: EndReason) -> None:
+        del self._live[generation.request_id]
+        if generation.was_accepted:
+            seconds = time.monotonic() - generation.arrived
+            self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
+            self._observer.ended(seconds, reason)
+        if not self._live:
+            self._idle.set()
+
+    def _fail(self, request_ids: list[str], error: Exception) -> None:
+        for request_id in request_ids:
+            if (generation := self._live.get(request_id)) is not None:
+                generation.fail(error)
+                self._close(generation, "error")
+
+    # EngineEvents: what the thread reports.
+
+    def on_accepted(self, request_id: str) -> None:
+        generation = self._live.get(request_id)
+        if generation is not None and not generation.accepted.done():
+            generation.accepted.set_result(None)
+
+    def on_rejected(self, request_id: str, error: RequestError) -> None:
+        if (generation := self._live.get(request_id)) is not None:
+            generation.fail(error)
+
+    def on_outputs(self, outputs: list[StepOutput]) -> None:
+        now = time.monotonic()
+        for output in outputs:
+            generation = self._live.get(output.request_id)
+            if generation is None:
+                continue  # closed while the step ran; its abort is on the way
+            self._observe_token(generation, now)
+            generation.deliver(output)
+            if output.finish_reason is not None:
+                self._forget(generation, output.finish_reason)
+
+    def _observe_token(self, generation: Generation, now: float) -> None:
+        if generation.last_token is None:
+            self._observer.first_token(now - generation.arrived)
+        else:
+            self._observer.next_token(now - generation.last_token)
+        generation.last_token = now
+
+    def on_failed_step(self, request_ids: list[str]) -> None:
+        error = StepFailedError("the server met an internal error while computing this answer")
+        self._fail(request_ids, error)
+
+    def on_death(self) -> None:
+        self._fail(list(self._live), _dead())
+        if not self.died.done():
+            self.died.set_result(None)
+
+
+def _shutting_down() -> ShuttingDownError:
+    return ShuttingDownError(
+        "the server is stopping and takes no new requests", retry_after_seconds=5
+    )
+
+
+def _dead() -> StepFailedError:
+    return StepFailedError("the engine has stopped after repeated failures")

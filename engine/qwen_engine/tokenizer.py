@@ -1,0 +1,169 @@
+"""Text to token ids, chat messages to a prompt, and the way back to text.
+
+Owns the model folder's tokenizer and chat template, as transformers reads them: theirs is the
+reference behaviour. Called by the server and by `bench`. Encoding and decoding go to the Rust
+tokenizer directly, which several threads may share; transformers' own wrapper changes its state
+while it encodes. Never runs code from a model folder. Knows no HTTP and no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from qwen_engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from qwen_engine.errors import ChatTemplateError, InvalidModelError
+
+# Enough of the prompt for the first token's leading space to be decided as in running text.
+_CONTEXT_TOKENS = 4
+
+
+class Tokenizer:
+    """One model's tokenizer; every method may be called from any thread."""
+
+    def __init__(self, hf_tokenizer: Any, *, chat_template: str | None = None) -> None:
+        self._hf = hf_tokenizer
+        self._fast = hf_tokenizer.backend_tokenizer
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        self._chat_template = chat_template
+        self._added = {
+            token_id: (added.content, bool(added.special))
+            for token_id, added in hf_tokenizer.added_tokens_decoder.items()
+        }
+        self._is_byte_level = type(self._fast.decoder).__name__ == "ByteLevel"
+        self._shown = _Pieces(self._fast, self._added, skip_special=True)
+        self._all = _Pieces(self._fast, self._added, skip_special=False)
+        vocabulary = self._fast.get_vocab(with_added_tokens=True)
+        self.longest_token_chars = max(map(len, vocabulary), default=1)
+        self.eos_token_id: int | None = hf_tokenizer.eos_token_id
+
+    @classmethod
+    def from_folder(cls, path: Path, *, chat_template: str | None = None) -> Self:
+        """Read the tokenizer of a model folder.
+
+        Raises:
+            InvalidModelError: there is none, it is damaged, or it needs code from the folder.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            hf_tokenizer = AutoTokenizer.from_pretrained(
+                path, trust_remote_code=False, local_files_only=True
+            )
+        except Exception as error:  # transformers raises whatever its parsers raise
+            reason = _first_line(error)
+            raise InvalidModelError("tokenizer", path.name, f"cannot be read: {reason}") from error
+        if getattr(hf_tokenizer, "backend_tokenizer", None) is None:
+            why = "has no tokenizer.json and none can be made from its files"
+            raise InvalidModelError("tokenizer", path.name, why)
+        return cls(hf_tokenizer, chat_template=chat_template)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text, with the tokenizer's own leading or trailing ids if asked."""
+        ids: list[int] = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        text: str = self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Return each id's entry in the vocabulary; empty for ids that have none."""
+        return [self._fast.id_to_token(token_id) or "" for token_id in token_ids]
+
+    def detokenizer(
+        self, prompt: Sequence[int], *, skip_special_tokens: bool = True
+    ) -> Detokenizer:
+        """Make a detokenizer for the answer that follows `prompt`."""
+        if self._is_byte_level:
+            return ByteDetokenizer(self._shown if skip_special_tokens else self._all)
+
+        def decode(token_ids: Sequence[int]) -> str:
+            return self.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+        return WindowDetokenizer(decode, prompt[-_CONTEXT_TOKENS:])
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Render messages with the model's chat template (in transformers' jinja sandbox).
+
+        Raises:
+            ChatTemplateError: no template, or it refuses these messages; with its own words.
+        """
+        from jinja2 import TemplateError
+
+        if not (self._chat_template or self._hf.chat_template):
+            raise ChatTemplateError(
+                "this model has no chat template: use /v1/completions, or start the server with "
+                "--chat-template FILE",
+                param="messages",
+            )
+        try:
+            rendered: str = self._hf.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=self._chat_template,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **(variables or {}),
+            )
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            reason = _first_line(error)
+            raise ChatTemplateError(
+                f"the model's chat template refuses these messages: {reason}", param="messages"
+            ) from error
+        return rendered
+
+
+class _Pieces:
+    """The bytes of each token of a byte-level vocabulary, found on first use."""
+
+    def __init__(
+        self, fast: Any, added: Mapping[int, tuple[str, bool]], *, skip_special: bool
+    ) -> None:
+        self._fast = fast
+        self._added = added
+        self._skip_special = skip_special
+        self._known: dict[int, bytes] = {}
+
+    def piece(self, token_id: int) -> bytes:
+        piece = self._known.get(token_id)
+        if piece is None:
+            piece = self._known[token_id] = self._find(token_id)
+        return piece
+
+    def _find(self, token_id: int) -> bytes:
+        if token_id in self._added:
+            content, is_special = self._added[token_id]
+            return b"" if is_special and self._skip_special else content.encode()
+        token = self._fast.id_to_token(token_id)
+        if token is None:  # ids between the vocabulary's end and the embedding's padded size
+            return b""
+        if any(character not in _BYTE_OF for character in token):
+            return str(token).encode()
+        return bytes(_BYTE_OF[character] for character in token)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The printable character that stands for each byte (openai/gpt-2, src/encoder.py)."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(0x100) if byte not in shown]
+    alphabet = {chr(byte): byte for byte in shown}
+    alphabet.update({chr(0x100 + place): byte for place, byte in enumerate(hidden)})
+    return alphabet
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,0 +1,123 @@
+"""Starts the control plane's programs in order and watches that none of them ends.
+
+Called by the supervisor (on the loopback) and by the node's first process (in its namespaces).
+"""
+
+import os
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster.control_plane import (
+    ControlPlaneSettings,
+    apiserver_command,
+    controller_manager_command,
+    etcd_command,
+    scheduler_command,
+)
+from tests.cluster.credentials import write_credentials, write_kubeconfig
+from tests.cluster.paths import RunDirectory
+from tests.cluster.polling import until
+from tests.cluster.processes import ClusterError, spawn, stop, tail
+
+READY_SECONDS = 60.0  # two busy cores need 5; a cold page cache has been seen to take 20
+
+
+class Components:
+    """The programs of one cluster that this process has started."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        """Start a program that logs to `logs/<name>.log`."""
+        self._processes[name] = spawn(argv, log=self.log(name), env=os.environ)
+
+    def log(self, name: str) -> Path:
+        """Return where a program logs."""
+        return self.run.logs / f"{name}.log"
+
+    def check(self) -> None:
+        """Raise ClusterError if a program has ended, with the last lines of its log."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise ClusterError(
+                    f"{name} ended (exit {process.returncode}); last lines of {self.log(name)}:\n"
+                    f"{tail(self.log(name))}"
+                )
+
+    def stop(self) -> None:
+        """End all programs, last started first."""
+        stop(list(self._processes.values()), grace_seconds=5.0)
+        self._processes.clear()
+
+
+def start_control_plane(settings: ControlPlaneSettings, components: Components) -> None:
+    """Return when the API server is ready and controllers work. Raises ClusterError."""
+    token = write_credentials(settings.run)
+    components.start("etcd", etcd_command(settings))
+    components.start("kube-apiserver", apiserver_command(settings))
+    authority = settings.run.certificates / "apiserver.crt"
+    client = ApiClient(settings.server, token=token, authority=authority)
+    _until(components, "the API server ready", lambda: client.get("/readyz"))
+    write_kubeconfig(
+        settings.run.kubeconfig, server=settings.server, token=token, authority=authority
+    )
+    say("API server ready")
+    components.start("kube-controller-manager", controller_manager_command(settings))
+    components.start("kube-scheduler", scheduler_command(settings))
+    # its existence is the controller manager's work, and no pod can be made without it
+    account = "/api/v1/namespaces/default/serviceaccounts/default"
+    _until(components, "the default service account", lambda: client.get(account))
+    say("controllers ready")
+
+
+class ApiClient:
+    """Reads of the API server by path, for readiness only."""
+
+    def __init__(self, server: str, *, token: str, authority: Path) -> None:
+        self._server, self._token, self._authority = server, token, authority
+
+    def get(self, path: str) -> bytes | None:
+        """Return the body at `path`, None while it can't be had."""
+        if not self._authority.exists():
+            return None
+        headers = {"Authorization": f"Bearer {self._token}"}
+        request = urllib.request.Request(self._server + path, headers=headers)
+        # a proxy from the environment must not come between us and our own machine
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}),
+            urllib.request.HTTPSHandler(
+                context=ssl.create_default_context(cafile=str(self._authority))
+            ),
+        )
+        try:
+            with opener.open(request, timeout=5) as response:
+                body: bytes = response.read()
+                return body
+        except (OSError, ssl.SSLError, urllib.error.URLError):
+            return None  # not listening yet, certificate half written, or not ready
+
+
+def _until(components: Components, what: str, fact) -> None:  # type: ignore[no-untyped-def]
+    def checked() -> object:
+        components.check()
+        return fact()
+
+    try:
+        until(checked, what=what, within_seconds=READY_SECONDS, every_seconds=0.05)
+    except TimeoutError as error:
+        raise ClusterError(f"{error}; the logs are in {components.run.logs}") from error
+
+
+_started = time.monotonic()
+
+
+def say(line: str) -> None:
+    """Report a step to whoever follows the start, with the seconds since this process began."""
+    print(f"[{time.monotonic() - _started:5.1f} s] {line}", flush=True)

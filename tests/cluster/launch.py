@@ -1,0 +1,84 @@
+"""Starts and ends supervisors: detached for people, on a lifeline for tests.
+
+Called by the command line, the fixtures and the demo.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from tests.cluster.client import Cluster
+from tests.cluster.paths import REPOSITORY, RunDirectory
+from tests.cluster.polling import until
+from tests.cluster.processes import RUN_MARK, ClusterError, tail
+from tests.cluster.state import State, is_alive, read_state
+
+_START_SECONDS = 180.0
+_STOP_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def running(run: RunDirectory, *, node: bool) -> Iterator[Cluster]:
+    """Hold a cluster up inside a `with`; it ends with the block, or with this process."""
+    supervisor = spawn_supervisor(run, node=node, lifeline=True)
+    try:
+        wait_until_ready(supervisor, run)
+        yield Cluster(run.kubeconfig, run)
+    finally:
+        assert supervisor.stdin is not None
+        supervisor.stdin.close()
+        supervisor.wait(_STOP_SECONDS)
+
+
+def start_detached(run: RunDirectory, *, node: bool) -> Cluster:
+    """Start a cluster that outlives this process. Raises ClusterError."""
+    wait_until_ready(spawn_supervisor(run, node=node, lifeline=False), run)
+    return Cluster(run.kubeconfig, run)
+
+
+def spawn_supervisor(run: RunDirectory, *, node: bool, lifeline: bool) -> subprocess.Popen[bytes]:
+    """Start a supervisor in a session of its own, its words going to `supervisor.log`."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    mode = [] if node else ["--control-plane-only"]
+    watch = ["--lifeline"] if lifeline else []
+    argv = [sys.executable, "-m", "tests.cluster.supervisor", "--dir", str(run.path), *mode, *watch]
+    with run.progress.open("wb") as output:
+        return subprocess.Popen(
+            argv,
+            cwd=REPOSITORY,
+            env={**os.environ, RUN_MARK: str(run.path)},
+            stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def wait_until_ready(supervisor: subprocess.Popen[bytes], run: RunDirectory) -> State:
+    """Return once the supervisor says that it is ready. Raises ClusterError with its last words."""
+
+    def ready() -> State | None:
+        if supervisor.poll() is not None:
+            raise ClusterError(f"the cluster did not start:\n{tail(run.progress, lines=20)}")
+        state = read_state(run)
+        is_its_own = state is not None and state.pid == supervisor.pid
+        return state if is_its_own and state.phase == "ready" else None
+
+    return until(ready, what=f"cluster in {run.path} ready", within_seconds=_START_SECONDS)
+
+
+def stop(run: RunDirectory) -> bool:
+    """End the cluster in `run`, and say whether there was one."""
+    state = read_state(run)
+    if state is None or not is_alive(run, state):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(state.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while is_alive(run, state) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,130 @@
+"""Weight bytes are exact: checked against safetensors files and against engines' own logs."""
+
+import json
+
+import pytest
+
+from qwen_engine.planning import (
+    InvalidConfigError,
+    UnknownModelError,
+    UnsupportedModelError,
+    find_model,
+    model_ids,
+    num_parameters,
+    parameter_shapes,
+    parse_model_config,
+)
+from qwen_engine.tuning import read_shape
+from tests.models.smollm2 import build_smollm2
+from tests.models.tiny import SHAPES, build_tiny
+
+# GiB that vLLM printed for "model weights take" on one GPU in 16 bits; its allocator rounds
+# tensors above 10 MiB up to 2 MiB and it keeps the rotary table, hence the tolerance upwards only.
+LOGGED_GIB = {
+    "Qwen/Qwen3-0.6B": 1.12,
+    "Qwen/Qwen3-1.7B": 3.22,
+    "Qwen/Qwen3-4B": 7.5552,
+    "Qwen/Qwen3-8B": 15.27,
+    "Qwen/Qwen3-14B": 27.52,
+    "Qwen/Qwen3-32B": 61.0347,
+    "Qwen/Qwen2.5-1.5B-Instruct": 2.8875,
+    "Qwen/Qwen2.5-7B-Instruct": 14.2488,
+    "meta-llama/Llama-3.1-8B-Instruct": 14.9888,
+}
+
+
+@pytest.mark.parametrize("model_id", LOGGED_GIB)
+def test_weights_agree_with_start_up_logs(model_id):
+    gib = num_parameters(find_model(model_id)) * 2 / 2**30
+    assert gib <= LOGGED_GIB[model_id] + 0.005
+    assert gib == pytest.approx(LOGGED_GIB[model_id], rel=0.012)
+
+
+@pytest.mark.parametrize(
+    ("model_id", "parameters"),
+    [
+        ("Qwen/Qwen3-0.6B", 596_049_920),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008),
+    ],
+)
+def test_parameter_counts_are_those_the_hub_shows(model_id, parameters):
+    assert num_parameters(find_model(model_id)) == parameters
+
+
+@pytest.mark.parametrize("name", ["smollm2", *SHAPES])
+def test_names_and_shapes_equal_the_headers_of_a_checkpoint(name):
+    folder = build_smollm2() if name == "smollm2" else build_tiny(name)
+    planned = dict(parameter_shapes(read_shape(folder)))
+    assert planned == {
+        tensor: shape
+        for file in folder.glob("*.safetensors")
+        for tensor, shape in header_shapes(file).items()
+    }
+
+
+def header_shapes(path):
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    header.pop("__metadata__", None)
+    return {name: tuple(tensor["shape"]) for name, tensor in header.items()}
+
+
+def test_every_catalogue_model_parses_and_is_found_without_case():
+    for model_id in model_ids():
+        assert find_model(model_id.upper()).model_id == model_id
+
+
+def test_an_unknown_id_names_the_ways_out():
+    with pytest.raises(UnknownModelError, match=r"spec\.model\.config"):
+        find_model("acme/Qwen9")
+
+
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"hidden_size": None}, "hidden_size"),
+        ({"hidden_size": "64"}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"num_attention_heads": True}, "num_attention_heads"),
+        ({"architectures": []}, "architectures"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"head_dim": None, "hidden_size": 66}, "head_dim"),
+        ({"text_config": 3}, "text_config"),
+    ],
+)
+def test_a_config_that_cannot_be_right_is_refused_by_field(change, field):
+    with pytest.raises(InvalidConfigError) as caught:
+        parse_model_config({**CONFIG, **change}, model_id="x")
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"architectures": ["Qwen3MoeForCausalLM"]},
+        {"quantization_config": {"quant_method": "fp8"}},
+    ],
+)
+def test_what_this_version_cannot_run_is_refused_by_name(change):
+    with pytest.raises(UnsupportedModelError, match="x"):
+        parse_model_config({**CONFIG, **change}, model_id="x")
+
+
+def test_the_old_spelling_of_the_data_type_is_read():
+    config = {**CONFIG, "dtype": None, "torch_dtype": "torch.float16"}
+    assert parse_model_config(config, model_id="x").dtype == "float16"

@@ -7,12 +7,14 @@ pods on them become Running and Ready, but run nothing.
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from tests.cluster import tools
 from tests.cluster.client import Cluster
 from tests.cluster.polling import until
 from tests.cluster.processes import RUN_MARK, spawn, stop, tail
 
+_STAGES = Path(__file__).parent / "kwok_stages.yaml"
 _MANAGED = {"kwok.x-k8s.io/node": "fake"}
 _ORDINARY_NODE = {"cpu": "32", "memory": "256Gi", "pods": "110"}
 
@@ -27,12 +29,15 @@ def running(cluster: Cluster) -> Iterator[None]:
         "--manage-all-nodes=false",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
         "--server-address=",
+        f"--config={_STAGES}",
+        "--cidr=198.18.0.0/24",  # addresses that are nobody's: no simulated pod answers
         "--node-lease-duration-seconds=40",
     ]
     log = cluster.run.logs / "kwok.log"
     controller = spawn(argv, log=log, env={**os.environ, RUN_MARK: str(cluster.run.path)})
     try:
         yield
+        # here, not in a test: a dead KWOK explains whatever failed before
         assert controller.poll() is None, f"KWOK ended by itself:\n{tail(log)}"
     finally:
         stop([controller], grace_seconds=5)

@@ -34,10 +34,16 @@ def running(run: RunDirectory, *, node: bool) -> Iterator[Cluster]:
         supervisor.wait(_STOP_SECONDS)
 
 
-def start_detached(run: RunDirectory, *, node: bool) -> Cluster:
-    """Start a cluster that outlives this process. Raises ClusterError."""
-    wait_until_ready(spawn_supervisor(run, node=node, lifeline=False), run)
-    return Cluster(run.kubeconfig, run)
+def start_detached(run: RunDirectory, *, node: bool) -> subprocess.Popen[bytes]:
+    """Start a cluster that outlives this process; return its supervisor. Raises ClusterError."""
+    supervisor = spawn_supervisor(run, node=node, lifeline=False)
+    try:
+        wait_until_ready(supervisor, run)
+    except BaseException:
+        supervisor.terminate()
+        supervisor.wait(_STOP_SECONDS)
+        raise
+    return supervisor
 
 
 def spawn_supervisor(run: RunDirectory, *, node: bool, lifeline: bool) -> subprocess.Popen[bytes]:

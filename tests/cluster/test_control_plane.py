@@ -1,7 +1,5 @@
 """The control-plane-only cluster and its fixtures keep what they promise."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from tests.cluster.kwok import NodeFactory
 from tests.cluster.paths import RunDirectory
 from tests.cluster.polling import until
 from tests.cluster.processes import ClusterError, marked_pids
-from tests.cluster.state import read_state
 
 _DEPLOYMENT = {
     "apiVersion": "apps/v1",
@@ -90,20 +87,18 @@ def test_killing_the_supervisor_ends_every_process_and_a_second_start_works(
     tmp_path: Path,
 ) -> None:
     run = RunDirectory(tmp_path)
-    launch.start_detached(run, node=False)
-    state = read_state(run)
-    assert state is not None
+    supervisor = launch.start_detached(run, node=False)
     pids = [pid for pid in marked_pids(tmp_path) if _is_running(pid)]
     assert len(pids) == 5  # the supervisor and its four components
-    os.kill(state.pid, signal.SIGKILL)
+    supervisor.kill()
+    supervisor.wait()
     until(
         lambda: not any(_is_running(pid) for pid in pids),
         what="end of all components",
         within_seconds=10,
     )
-    again = launch.start_detached(run, node=False)
-    assert again.kubectl("get", "--raw", "/readyz") == "ok"
-    assert launch.stop(run)
+    with launch.running(run, node=False) as again:
+        assert again.kubectl("get", "--raw", "/readyz") == "ok"
 
 
 def test_a_second_supervisor_in_the_same_directory_is_refused(

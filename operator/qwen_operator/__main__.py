@@ -1,0 +1,60 @@
+"""`qwen-operator`: read settings, wire the parts, run kopf until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+import kopf
+
+from qwen_operator.controller import Controller
+from qwen_operator.errors import SettingsError
+from qwen_operator.handlers import build_kopf_settings, build_registry, connect
+from qwen_operator.http_cluster import HttpCluster
+from qwen_operator.settings import Settings, parse_settings
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run the operator; exit with 2 where its settings cannot be."""
+    try:
+        settings = parse_settings(sys.argv[1:], os.environ)
+    except SettingsError as error:
+        sys.exit(f"qwen-operator: {error}")
+    _configure_logging(settings.log_level)
+    asyncio.run(run(settings))
+
+
+async def run(settings: Settings) -> None:
+    """Serve QwenDeployments until cancelled or signalled."""
+    cluster = HttpCluster(connect)
+    controller = Controller(cluster, settings)
+    where = ", ".join(settings.namespaces) or "all namespaces"
+    logger.info("serving QwenDeployments in %s with engine image %s", where, settings.engine_image)
+    try:
+        await kopf.operator(
+            registry=build_registry(controller, cluster),
+            settings=build_kopf_settings(),
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+        )
+    finally:
+        await cluster.close()
+
+
+def _configure_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # kopf tells of every handler's success, and aiohttp of every probe: noise below debug
+    for noisy in ("kopf", "aiohttp.access", "asyncio"):
+        logging.getLogger(noisy).setLevel(level.upper() if level == "debug" else "WARNING")
+
+
+if __name__ == "__main__":
+    main()

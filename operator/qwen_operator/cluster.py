@@ -1,0 +1,66 @@
+"""The Kubernetes API as the controller sees it: a narrow protocol, so that tests can stand in.
+
+Implemented by `http_cluster`. Speaks JSON objects; knows nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from qwen_operator import names
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A resource type and its place in the API's paths."""
+
+    api_version: str
+    kind: str
+    plural: str
+
+    def path(self, namespace: str | None, name: str | None = None) -> str:
+        """Return the path of a collection or of one object; no namespace means all, or none."""
+        root = "/api/" if "/" not in self.api_version else "/apis/"
+        scope = f"/namespaces/{namespace}" if namespace is not None else ""
+        tail = f"/{name}" if name is not None else ""
+        return f"{root}{self.api_version}{scope}/{self.plural}{tail}"
+
+
+QWEN_DEPLOYMENT = Kind(names.API_VERSION, names.KIND, names.PLURAL)
+DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
+SERVICE = Kind("v1", "Service", "services")
+SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
+POD = Kind("v1", "Pod", "pods")
+NODE = Kind("v1", "Node", "nodes")
+EVENT = Kind("v1", "Event", "events")
+KINDS = {kind.kind: kind for kind in (QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT)}
+
+
+class Cluster(Protocol):
+    """What the controller asks of the API. Every method raises ApiError."""
+
+    async def fetch(self, kind: Kind, namespace: str, name: str) -> Json | None:
+        """Return one object; None if there is none."""
+        ...
+
+    async def fetch_all(
+        self, kind: Kind, namespace: str | None = None, *, selector: str = ""
+    ) -> list[Json]:
+        """Return all objects of a kind in a namespace, or everywhere."""
+        ...
+
+    async def apply(self, manifest: Json) -> None:
+        """Apply an object server-side as this operator, taking over fields others hold."""
+        ...
+
+    async def apply_status(self, resource: Json, status: Json) -> None:
+        """Replace this operator's part of a QwenDeployment's status."""
+        ...
+
+    async def record(self, event: Json) -> None:
+        """Create an Event, or count it once more if it is there already."""
+        ...

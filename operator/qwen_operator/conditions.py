@@ -1,0 +1,124 @@
+"""The four conditions of a QwenDeployment, each a typed True/False with a reason and a sentence.
+
+Called by `status`; pure. A condition's lastTransitionTime moves only when its status flips, so that
+writing a status never causes the next write (case K8-041).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qwen_operator.decision import Refusal
+from qwen_operator.pods import PodFacts, Problem
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, without its times."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the pods are.
+
+    Attributes:
+        wanted: spec.replicas.
+        settled: the Deployment has done all it was asked, by its own account.
+        loaded: percent of the model loaded, by pod name, where an engine told.
+    """
+
+    wanted: int
+    ready: int
+    exists: bool
+    settled: bool
+    pods: Sequence[PodFacts]
+    loaded: Mapping[str, int]
+
+
+def planned(plan: Json) -> Condition:
+    """Return Planned=True with the plan in one sentence."""
+    device, blocks = plan["device"], plan["blocks"]
+    message = (
+        f"{plan['model']['id']} fits on {device['product']} with {device['memoryMiB']:,} MiB "
+        f"({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, requests "
+        f"up to {plan['maxModelLen']:,} tokens, {plan['concurrency']} of them at once"
+    )
+    notes = "".join(f". Note: {warning}" for warning in plan.get("warnings", ()))
+    return Condition("Planned", True, "PlanFits", message + notes)
+
+
+def refused(refusal: Refusal) -> Condition:
+    """Return Planned=False."""
+    return Condition("Planned", False, refusal.reason, refusal.message)
+
+
+def available(progress: Progress, trouble: Problem | None, endpoint: str) -> Condition:
+    """Return Available: whether requests are answered, and if not, why."""
+    if progress.ready > 0:
+        count = f"{progress.ready} of {progress.wanted} pods answer"
+        return Condition("Available", True, "Serving", f"{count} at {endpoint}")
+    if progress.wanted == 0:
+        return Condition("Available", False, "ScaledToZero", "spec.replicas is 0: nothing runs")
+    if trouble is not None:
+        return Condition("Available", False, trouble.reason, trouble.message)
+    if not progress.exists:
+        return Condition("Available", False, "Starting", "the Deployment is being created")
+    return _starting(progress)
+
+
+def progressing(progress: Progress, trouble: Problem | None) -> Condition:
+    """Return Progressing: whether something is still being started or replaced."""
+    if trouble is not None:
+        why = f"waiting for what Degraded tells ({trouble.reason})"
+        return Condition("Progressing", False, "Blocked", why)
+    if progress.settled:
+        return Condition("Progressing", False, "Settled", "everything asked for is in place")
+    count = f"{progress.ready} of {progress.wanted} pods are ready"
+    return Condition("Progressing", True, "RollingOut", count)
+
+
+def degraded(trouble: Problem | None) -> Condition:
+    """Return Degraded: whether something needs a person."""
+    if trouble is None:
+        return Condition("Degraded", False, "AsExpected", "nothing needs a person")
+    return Condition("Degraded", True, trouble.reason, trouble.message)
+
+
+def merge(
+    conditions: Iterable[Condition], old: Sequence[Json], *, generation: int, now: str
+) -> list[dict[str, Any]]:
+    """Return conditions as the API holds them, keeping the time of the last flip."""
+    before = {condition["type"]: condition for condition in old}
+    merged = []
+    for condition in conditions:
+        state = "True" if condition.status else "False"
+        known = before.get(condition.type, {})
+        flipped = known.get("status") != state
+        merged.append({
+            "type": condition.type,
+            "status": state,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": now if flipped else known["lastTransitionTime"],
+            "observedGeneration": generation,
+        })  # fmt: skip
+    return merged
+
+
+def _starting(progress: Progress) -> Condition:
+    if not progress.pods:
+        return Condition("Available", False, "Starting", "no pod exists yet")
+    pod = progress.pods[0]
+    percent = progress.loaded.get(pod.name)
+    reason = "Loading" if pod.is_running else "Starting"
+    done = f": {percent}% done" if percent is not None else ""
+    return Condition("Available", False, reason, pod.waiting + done)

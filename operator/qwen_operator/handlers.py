@@ -1,0 +1,123 @@
+"""kopf's part: watches, credentials, liveness. Each handler only says which key to look at.
+
+Called by `__main__`. Only event handlers are registered: kopf then adds no finalizer (deletion
+never waits for the operator), keeps no annotations, and writes nothing to any object.
+https://docs.kopf.dev/en/stable/events/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from qwen_operator import names
+from qwen_operator.cluster import QWEN_DEPLOYMENT, Cluster
+from qwen_operator.controller import Controller
+from qwen_operator.errors import RefusedError
+from qwen_operator.http_cluster import Connection
+
+Json = Mapping[str, Any]
+_CHILDREN = (("apps", "deployments"), ("", "pods"), ("", "services"), ("", "serviceaccounts"))
+_RETRY_SECONDS = 5.0
+logger = logging.getLogger(__name__)
+
+
+def build_kopf_settings() -> kopf.OperatorSettings:
+    """Return kopf's settings: no peering, no own events, no look at what it need not see."""
+    settings = kopf.OperatorSettings()
+    settings.peering.standalone = True  # the chart runs one replica, replaced by Recreate
+    settings.posting.enabled = False  # `events` are ours
+    settings.scanning.disabled = True  # no rights on namespaces and CRDs are needed
+    settings.networking.request_timeout = 30
+    settings.process.ultimate_exiting_timeout = 10
+    for group, plural in _CHILDREN:
+        settings.watching.label_selectors[group, "v1", plural] = names.OWNER_LABEL
+    # nothing is ever stored; should a handler that stores be added, it must not use kopf's names
+    settings.persistence.finalizer = f"{names.GROUP}/operator"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
+    return settings
+
+
+def build_registry(controller: Controller, cluster: Cluster) -> kopf.OperatorRegistry:
+    """Return the handlers that feed a controller."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        await _wait_for_crd(cluster)
+        controller.start()
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await controller.stop()
+
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return find_credentials()
+
+    @kopf.on.probe(registry=registry, id="controller", errors=kopf.ErrorsMode.PERMANENT)
+    async def probe(**_: Any) -> str:
+        return controller.check_alive()
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
+    async def resource_changed(namespace: str | None, name: str, **_: Any) -> None:
+        controller.add(namespace or "", name)
+
+    async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        if owner := labels.get(names.OWNER_LABEL):
+            controller.add(namespace or "", owner)
+
+    for group, plural in _CHILDREN:
+        kopf.on.event(group, "v1", plural, registry=registry, id=plural)(child_changed)
+
+    @kopf.on.event("", "v1", "nodes", registry=registry)
+    async def node_changed(event: Json, **_: Any) -> None:
+        controller.observe_node(event["type"], event["object"])
+
+    return registry
+
+
+def find_credentials() -> kopf.ConnectionInfo:
+    """Return the pod's service account, or what KUBECONFIG says.
+
+    Raises:
+        kopf.LoginError: there is neither.
+    """
+    settings = kopf.OperatorSettings()
+    found = kopf.login_with_service_account(settings=settings)
+    if found is None:
+        # the official client, where it happens to be installed, also runs exec plugins
+        found = kopf.login_via_client(logger=logger, settings=settings)
+    if found is None:
+        found = kopf.login_with_kubeconfig(settings=settings)
+    if found is None:
+        raise kopf.LoginError("neither a service account nor KUBECONFIG gives access to a cluster")
+    return found
+
+
+def connect() -> Connection:
+    """Log in and return where the API server is, in this operator's own words."""
+    found = find_credentials()
+    tls = found.as_ssl_context() if found.server.startswith("https:") else None
+    return Connection(found.server.rstrip("/"), found.as_http_headers(), tls)
+
+
+async def _wait_for_crd(cluster: Cluster) -> None:
+    """Wait until the API serves QwenDeployments: kopf looks for resources only once."""
+    while True:
+        try:
+            await cluster.fetch_all(QWEN_DEPLOYMENT)
+            return
+        except RefusedError as error:
+            if error.status != 404:
+                return  # not for lack of the CRD; the watch will say what is wrong
+            logger.error(
+                "the API does not know QwenDeployments: install the CRD with `kubectl apply -f "
+                "crds/qwendeployments.yaml`, or with the chart. Waiting."
+            )
+        await asyncio.sleep(_RETRY_SECONDS)

@@ -1,0 +1,38 @@
+"""CPU, memory and GPUs that the engine's container asks for. Called by `pod_template`; pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qwen_operator.spec import QwenDeploymentSpec
+
+_GIB = 2**30
+_CPU_REQUEST = "500m"  # an idle engine; busy ones take what the node has left
+_GPU_MEMORY_REQUEST = "4Gi"  # Python, torch, CUDA libraries and the weights' pages in flight
+
+
+def build_resources(spec: QwenDeploymentSpec, memory_bytes: int | None) -> dict[str, Any]:
+    """Return limits and requests; what the user wrote stays as written.
+
+    Args:
+        memory_bytes: the limit that a CPU plan divides; None on a GPU.
+    """
+    limits, requests = dict(spec.engine.limits), dict(spec.engine.requests)
+    if memory_bytes is not None:
+        limits.setdefault("memory", _quantity(memory_bytes))
+    if "cpu" not in limits:
+        requests.setdefault("cpu", _CPU_REQUEST)
+    # without this line Kubernetes would reserve the limit; on a GPU a limit is seldom given
+    requests.setdefault("memory", limits.get("memory", _GPU_MEMORY_REQUEST))
+    if spec.gpu.count > 0:
+        limits[spec.gpu.resource_name] = spec.gpu.count
+    return {"limits": _sorted(limits), "requests": _sorted(requests)}
+
+
+def _quantity(num_bytes: int) -> str:
+    whole, rest = divmod(num_bytes, _GIB)
+    return f"{whole}Gi" if rest == 0 else str(num_bytes)
+
+
+def _sorted(quantities: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(quantities.items()))

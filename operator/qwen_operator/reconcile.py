@@ -1,0 +1,179 @@
+"""The whole of the operator's judgement: (QwenDeployment, observed) → actions + status. Pure.
+
+Called by `controller`, which fetches the observed state, carries the actions out and writes the
+status. No I/O and no clock here: equal input gives equal output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qwen_operator import resources
+from qwen_operator.decision import Decision, Planned, Refusal, decide
+from qwen_operator.devices import NodeFacts
+from qwen_operator.errors import InvalidSpecError
+from qwen_operator.events import Notice, notices
+from qwen_operator.pod_template import build_pod_template
+from qwen_operator.pods import Problem, parse_pods
+from qwen_operator.spec import QwenDeploymentSpec, parse_spec
+from qwen_operator.status import Reading, Sight, build_status
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The cluster as it is. Children are whatever carries the name, whoever owns it."""
+
+    deployment: Json | None = None
+    service: Json | None = None
+    service_account: Json | None = None
+    pods: tuple[Json, ...] = ()
+    nodes: tuple[NodeFacts, ...] = ()
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is to be done.
+
+    Attributes:
+        apply: manifests to apply server-side, in this order.
+        status: the status to be; equal to the present one when there is nothing to write.
+        sight: what the status was made of, to make it again when an action fails.
+    """
+
+    apply: tuple[Json, ...]
+    status: Json
+    sight: Sight
+
+
+def reconcile(resource: Json, observed: Observed, *, engine_image: str, now: str) -> Outcome | None:
+    """Return what to do about a QwenDeployment; None if it is being deleted.
+
+    Args:
+        engine_image: the image of specs that name none.
+        now: the time for conditions that flip, RFC 3339 in UTC.
+    """
+    metadata = resource["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return None
+    owner = resources.Owner(metadata["namespace"], metadata["name"], metadata["uid"])
+    mine = _own(observed, owner.uid)
+    spec, verdict = _judge(resource, owner, mine, engine_image)
+    sight = Sight(
+        old=resource.get("status") or {},
+        generation=metadata.get("generation", 0),
+        namespace=owner.namespace,
+        name=owner.name,
+        port=spec.service.port if spec else 8000,
+        wanted=spec.replicas if spec else None,
+        verdict=verdict,
+        deployment=mine.deployment,
+        pods=parse_pods(mine.pods) if mine.deployment else (),
+        readings=mine.readings,
+        failure=_taken(observed, mine, owner.name),
+    )
+    apply: tuple[Json, ...] = ()
+    if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
+        apply = _actions(owner, spec, verdict, mine)
+    return Outcome(apply, build_status(sight, now), sight)
+
+
+def with_failure(outcome: Outcome, message: str, now: str) -> Outcome:
+    """Return the outcome with the status that tells why a manifest was refused."""
+    sight = replace(outcome.sight, failure=Problem("ApplyRefused", message))
+    return Outcome(outcome.apply, build_status(sight, now), sight)
+
+
+def news(outcome: Outcome) -> list[Notice]:
+    """Return what to tell in events once the status is written."""
+    return notices(outcome.sight.old.get("conditions", ()), outcome.status["conditions"])
+
+
+def _judge(
+    resource: Json, owner: resources.Owner, mine: Observed, engine_image: str
+) -> tuple[QwenDeploymentSpec | None, Decision | Refusal]:
+    try:
+        spec = parse_spec(resource["spec"])
+    except InvalidSpecError as error:
+        return None, Refusal("InvalidSpec", str(error))
+    image = spec.engine.image or engine_image
+
+    def build_template(planned: Planned) -> Json:
+        return build_pod_template(owner.name, spec, planned, image=image)
+
+    verdict = decide(spec, mine.nodes, mine.deployment, image=image, build_template=build_template)
+    return spec, verdict
+
+
+def _actions(
+    owner: resources.Owner, spec: QwenDeploymentSpec, decision: Decision, mine: Observed
+) -> tuple[Json, ...]:
+    replicas = None if resources.scaled_by_autoscaler(mine.deployment) else spec.replicas
+    wanted = (
+        (resources.build_service_account(owner), mine.service_account),
+        (resources.build_service(owner, spec), mine.service),
+        (resources.build_deployment(owner, decision, replicas=replicas), mine.deployment),
+    )
+    return tuple(
+        manifest
+        for manifest, live in wanted
+        if not _is_going(live) and resources.needs_apply(manifest, live)
+    )
+
+
+def _own(observed: Observed, uid: str) -> Observed:
+    """Return the observed state without children that belong to somebody else."""
+
+    def ours(child: Json | None) -> Json | None:
+        return child if child is not None and resources.is_owned(child, uid) else None
+
+    return replace(
+        observed,
+        deployment=ours(observed.deployment),
+        service=ours(observed.service),
+        service_account=ours(observed.service_account),
+    )
+
+
+def _foreign(observed: Observed, mine: Observed) -> dict[str, Json]:
+    """Return what carries a child's name and is not ours; it is never overwritten."""
+    pairs = {
+        "Deployment": (observed.deployment, mine.deployment),
+        "Service": (observed.service, mine.service),
+        "ServiceAccount": (observed.service_account, mine.service_account),
+    }
+    return {
+        kind: there for kind, (there, own) in pairs.items() if there is not None and own is None
+    }
+
+
+def _is_free(observed: Observed, mine: Observed) -> bool:
+    return not _foreign(observed, mine)
+
+
+def _taken(observed: Observed, mine: Observed, name: str) -> Problem | None:
+    """Return a problem if a child's name is in use.
+
+    Children of an earlier QwenDeployment of the same name are none: they are about to go.
+    """
+    taken = [
+        kind
+        for kind, there in _foreign(observed, mine).items()
+        if not resources.is_left_over(there, name)
+    ]
+    if not taken:
+        return None
+    return Problem(
+        "NameTaken",
+        f"{' and '.join(taken)} {name} exists and does not belong to this QwenDeployment: delete "
+        "it, or give this QwenDeployment another name",
+    )
+
+
+def _is_going(live: Json | None) -> bool:
+    """Say whether a child is being deleted; its successor is made when it is gone."""
+    return live is not None and bool(live["metadata"].get("deletionTimestamp"))

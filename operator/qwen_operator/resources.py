@@ -1,0 +1,144 @@
+"""Manifests of a QwenDeployment's children: Deployment, Service, ServiceAccount.
+
+Called by `reconcile`; pure. All are named like their owner, carry an owner reference (deleting the
+owner deletes them, operator or no operator) and are applied server-side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qwen_engine.planning import parse_quantity
+from qwen_operator import names
+from qwen_operator.decision import Decision, to_annotations
+from qwen_operator.pod_template import startup_seconds
+from qwen_operator.spec import QwenDeploymentSpec
+
+Json = Mapping[str, Any]
+_PULL_SECONDS = 600  # for the image, before the start-up allowance begins
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The QwenDeployment that children belong to."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def build_deployment(owner: Owner, decision: Decision, *, replicas: int | None) -> dict[str, Any]:
+    """Return the Deployment; replicas None leaves the live number alone."""
+    spec = {
+        "selector": {"matchLabels": names.selector(owner.name)},
+        "revisionHistoryLimit": 3,
+        "progressDeadlineSeconds": _PULL_SECONDS + startup_seconds(decision.template),
+        # a new pod needs the GPU (or the memory) that the old one still holds
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+        },
+        "template": decision.template,
+        **({} if replicas is None else {"replicas": replicas}),
+    }
+    return _child(owner, "apps/v1", "Deployment", {"spec": spec}, notes=to_annotations(decision))
+
+
+def build_service(owner: Owner, spec: QwenDeploymentSpec) -> dict[str, Any]:
+    """Return the Service that clients use."""
+    port = {"name": names.PORT_NAME, "port": spec.service.port, "targetPort": names.PORT_NAME}
+    body = {
+        "type": spec.service.type,
+        "selector": names.selector(owner.name),
+        "ports": [{**port, "protocol": "TCP"}],
+    }
+    return _child(owner, "v1", "Service", {"spec": body})
+
+
+def build_service_account(owner: Owner) -> dict[str, Any]:
+    """Return the ServiceAccount of the engine's pods, which have no business with the API."""
+    return _child(owner, "v1", "ServiceAccount", {"automountServiceAccountToken": False})
+
+
+def is_owned(child: Json, uid: str) -> bool:
+    """Say whether an object belongs to the owner with this uid."""
+    owners = child["metadata"].get("ownerReferences") or ()
+    return any(reference.get("uid") == uid for reference in owners)
+
+
+def is_left_over(child: Json, name: str) -> bool:
+    """Say whether an object was made for an earlier QwenDeployment of this name."""
+    owners = child["metadata"].get("ownerReferences") or ()
+    return any(o.get("kind") == names.KIND and o.get("name") == name for o in owners)
+
+
+def needs_apply(desired: Json, live: Json | None) -> bool:
+    """Say whether applying would change anything: another manifest, or somebody's edit."""
+    if live is None:
+        return True
+    notes = live["metadata"].get("annotations") or {}
+    wanted = desired["metadata"]["annotations"][names.HASH_ANNOTATION]
+    return notes.get(names.HASH_ANNOTATION) != wanted or not _contains(live, desired)
+
+
+def scaled_by_autoscaler(deployment: Json | None) -> bool:
+    """Say whether an autoscaler writes the Deployment's own replicas (K8-029).
+
+    It should target the QwenDeployment. Until it does, its number stands: two writers of one field
+    would scale up and down for ever.
+    """
+    entries = ((deployment or {}).get("metadata") or {}).get("managedFields") or ()
+    return any(
+        entry.get("manager") == "kube-controller-manager"
+        and entry.get("subresource") == "scale"
+        and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        for entry in entries
+    )
+
+
+def _child(
+    owner: Owner, api_version: str, kind: str, body: Json, *, notes: Json | None = None
+) -> dict[str, Any]:
+    reference = {
+        "apiVersion": names.API_VERSION, "kind": names.KIND, "name": owner.name, "uid": owner.uid,
+        "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+    manifest = {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": owner.name,
+            "namespace": owner.namespace,
+            "labels": names.labels(owner.name),
+            "annotations": dict(notes or {}),
+            "ownerReferences": [reference],
+        },
+        **body,
+    }
+    manifest["metadata"]["annotations"][names.HASH_ANNOTATION] = names.digest(manifest)
+    return manifest
+
+
+def _contains(live: Any, desired: Any) -> bool:
+    """Say whether everything desired is in the live object, which also holds defaults."""
+    if isinstance(desired, Mapping):
+        if not isinstance(live, Mapping):
+            return not desired and live is None
+        return all(_contains(live.get(key), value) for key, value in desired.items())
+    if isinstance(desired, Sequence) and not isinstance(desired, str):
+        if not isinstance(live, list) or len(live) != len(desired):
+            return not desired and live is None
+        return all(_contains(a, b) for a, b in zip(live, desired, strict=True))
+    return live == desired or (live is None and desired == "") or _same_quantity(live, desired)
+
+
+def _same_quantity(live: Any, desired: Any) -> bool:
+    """Compare as quantities: the API server stores 1000m as 1."""
+    if live is None or isinstance(live, bool) or isinstance(desired, bool):
+        return False
+    try:
+        return bool(parse_quantity(live) == parse_quantity(desired))
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,73 @@
+"""Asking the engines: free blocks and load progress, from each pod's /stats.
+
+Called by `readings`. Goes to the pod's address, not through the API server's proxy, which would
+need the right to reach into every pod. What comes back is checked: it is another program's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from qwen_operator import names
+from qwen_operator.pods import PodFacts
+from qwen_operator.status import Reading
+
+_TIMEOUT = aiohttp.ClientTimeout(total=2)
+_LARGEST_ANSWER = 2**20  # bytes
+_BLOCKS = {state: f"num_{state}_gpu_blocks" for state in ("total", "free", "used", "cached")}
+
+
+async def scrape_pods(
+    session: aiohttp.ClientSession, pods: Sequence[PodFacts]
+) -> dict[str, Reading]:
+    """Ask every running pod at once; those that do not answer are left out."""
+    asked = [pod for pod in pods if pod.is_running and pod.ip]
+    found = await asyncio.gather(*(_scrape(session, pod) for pod in asked))
+    return {pod.name: read for pod, read in zip(asked, found, strict=True) if read is not None}
+
+
+def parse_stats(stats: object) -> Reading | None:
+    """Read an engine's /stats; None if it is not one."""
+    if not isinstance(stats, Mapping):
+        return None
+    found = {state: _count(stats.get(key)) for state, key in _BLOCKS.items()}
+    blocks = {state: value for state, value in found.items() if value is not None}
+    is_whole = len(blocks) == len(_BLOCKS)
+    return Reading(blocks if is_whole else None, _percent(stats.get("load_progress")))
+
+
+async def _scrape(session: aiohttp.ClientSession, pod: PodFacts) -> Reading | None:
+    host = f"[{pod.ip}]" if ":" in (pod.ip or "") else pod.ip
+    url = f"http://{host}:{names.ENGINE_PORT}/stats"
+    try:
+        async with session.get(url, timeout=_TIMEOUT, allow_redirects=False) as response:
+            return parse_stats(json.loads(await _read(response)))
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+        return None
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _LARGEST_ANSWER:
+            raise ValueError("more than an engine's /stats ever holds")
+    return bytes(body)
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    return value
+
+
+def _percent(value: Any) -> int | None:
+    """Return a fraction from 0 to 1 as whole percent."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return None
+    return int(value * 100)

@@ -1,0 +1,100 @@
+"""The operator's own settings, from flags and environment.
+
+Read once by `__main__` and passed down; flags win over the environment, which the chart sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qwen_operator import __version__
+from qwen_operator.errors import SettingsError
+
+DEFAULT_ENGINE_IMAGE = f"qwen-engine:{__version__}"
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator was told by those who installed it.
+
+    Attributes:
+        namespaces: where QwenDeployments are served; empty means everywhere.
+        resync_seconds: how often everything is looked at again, whatever was or was not heard.
+        scrape_seconds: how often engines are asked for their free blocks.
+    """
+
+    engine_image: str
+    namespaces: tuple[str, ...]
+    health_port: int
+    log_level: str
+    resync_seconds: float
+    scrape_seconds: float
+
+
+def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
+    """Read flags and environment.
+
+    Raises:
+        SettingsError: a value cannot be; the message names the flag and the variable.
+    """
+    args = _parser(env).parse_args(argv)
+    return Settings(
+        engine_image=_word("--engine-image / QWEN_ENGINE_IMAGE", args.engine_image),
+        namespaces=tuple(sorted({n for text in args.namespace for n in text.split(",") if n})),
+        health_port=int(_positive("--health-port / QWEN_HEALTH_PORT", args.health_port)),
+        log_level=_one_of("--log-level / QWEN_LOG_LEVEL", args.log_level),
+        resync_seconds=_positive("--resync-seconds / QWEN_RESYNC_SECONDS", args.resync_seconds),
+        scrape_seconds=_positive("--scrape-seconds / QWEN_SCRAPE_SECONDS", args.scrape_seconds),
+    )
+
+
+def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="qwen-operator",
+        description="Plan, serve and scale the QwenDeployments of a Kubernetes cluster.",
+        epilog="Every flag has an environment variable, named in brackets.",
+    )
+    parser.add_argument("--version", action="version", version=f"qwen-operator {__version__}")
+
+    def add(flag: str, variable: str, default: str, text: str) -> None:
+        parser.add_argument(
+            flag, default=env.get(variable) or default, help=f"{text} [{variable}, now %(default)s]"
+        )
+
+    add("--engine-image", "QWEN_ENGINE_IMAGE", DEFAULT_ENGINE_IMAGE, "image of the engine's pods")
+    add("--health-port", "QWEN_HEALTH_PORT", "8080", "port of /healthz")
+    add("--log-level", "QWEN_LOG_LEVEL", "info", " | ".join(_LOG_LEVELS))
+    add("--resync-seconds", "QWEN_RESYNC_SECONDS", "120", "seconds between looks at everything")
+    add("--scrape-seconds", "QWEN_SCRAPE_SECONDS", "15", "seconds between reads of free blocks")
+    parser.add_argument(
+        "--namespace", action="append", default=[env.get("QWEN_NAMESPACES", "")],
+        help="serve only this namespace; may be repeated [QWEN_NAMESPACES, comma-separated]",
+    )  # fmt: skip
+    return parser
+
+
+def _positive(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise SettingsError(f"{name}={text!r}: give a number above 0")
+    return value
+
+
+def _one_of(name: str, text: str) -> str:
+    if text.lower() not in _LOG_LEVELS:
+        raise SettingsError(f"{name}={text!r}: use one of {', '.join(_LOG_LEVELS)}")
+    return text.lower()
+
+
+def _word(name: str, text: str) -> str:
+    if not text or text.split() != [text]:
+        raise SettingsError(
+            f"{name}={text!r}: give an image such as registry.example/qwen-engine:1.0"
+        )
+    return text

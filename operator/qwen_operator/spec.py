@@ -1,0 +1,230 @@
+"""QwenDeploymentSpec: the user's wishes, parsed and defaulted.
+
+Called by `reconcile`. The API server has checked the same rules at admission; this is the second
+line, for objects older than a rule, and the place of the defaults that tests rely on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from qwen_operator.errors import InvalidSpecError
+
+Json = Mapping[str, Any]
+_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where the model's files come from.
+
+    Attributes:
+        place: the hub id, the claim's name, or the node's folder.
+        folder: below the claim's root; empty otherwise.
+    """
+
+    scheme: Literal["hf", "pvc", "file"]
+    place: str
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """spec.model."""
+
+    id: str
+    source: ModelSource
+    revision: str | None = None
+    token_secret: str | None = None
+    token_key: str = "token"
+    cache_claim: str | None = None
+    config: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """spec.gpu; count 0 means CPU."""
+
+    count: int = 1
+    product: str | None = None
+    memory_mib: int | None = None
+    resource_name: str = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """spec.engine.overrides; None means planned."""
+
+    block_size: int | None = None
+    gpu_memory_utilization: float | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    dtype: str | None = None
+    num_gpu_blocks_override: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """spec.engine. Quantities stay as written: the API server knows their grammar best."""
+
+    image: str | None = None
+    extra_args: tuple[str, ...] = ()
+    env: tuple[Json, ...] = ()
+    limits: Json = field(default_factory=dict)
+    requests: Json = field(default_factory=dict)
+    overrides: Overrides = Overrides()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """spec.service."""
+
+    type: str = "ClusterIP"
+    port: int = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class QwenDeploymentSpec:
+    """A whole spec. `template` is the pod overlay, copied as written."""
+
+    model: ModelSpec
+    gpu: GpuSpec = GpuSpec()
+    engine: EngineSpec = EngineSpec()
+    service: ServiceSpec = ServiceSpec()
+    max_model_len: int | None = None
+    replicas: int = 1
+    template: Json = field(default_factory=dict)
+
+    def meaning(self) -> dict[str, Any]:
+        """Return what decides how pods look, without what is unset.
+
+        Unset fields are left out so that a field added by a later version does not change the
+        meaning of specs that do not use it.
+        """
+        whole = {k: v for k, v in asdict(self).items() if k not in ("service", "replicas")}
+        pruned = _prune(whole)
+        return pruned if isinstance(pruned, dict) else {}
+
+
+def parse_spec(spec: Json) -> QwenDeploymentSpec:
+    """Read a QwenDeployment's spec.
+
+    Raises:
+        InvalidSpecError: a field is missing or cannot be meant.
+    """
+    engine = _object(spec, "engine")
+    return QwenDeploymentSpec(
+        model=_parse_model(_object(spec, "model")),
+        gpu=_parse_gpu(_object(spec, "gpu")),
+        engine=_parse_engine(engine),
+        service=_parse_service(_object(spec, "service")),
+        max_model_len=_integer(_object(spec, "context"), "context.maxModelLen", least=1),
+        replicas=_integer(spec, "replicas", least=0, default=1) or 0,
+        template=dict(_object(spec, "template")),
+    )
+
+
+def parse_source(model_id: str, uri: str | None) -> ModelSource:
+    """Read spec.model.uri; the hub, under the model's own id, is the default.
+
+    Raises:
+        InvalidSpecError: an unknown scheme, or a place that cannot be.
+    """
+    scheme, _, rest = (uri or f"hf://{model_id}").partition("://")
+    if ".." in rest.split("/"):
+        raise InvalidSpecError("spec.model.uri", f'{uri!r} must not contain ".."')
+    if scheme == "hf" and rest:
+        return ModelSource("hf", rest)
+    if scheme == "pvc":
+        claim, _, folder = rest.partition("/")
+        if _DNS_NAME.fullmatch(claim):
+            return ModelSource("pvc", claim, folder.strip("/"))
+    if scheme == "file" and rest.startswith("/") and rest.strip("/"):
+        return ModelSource("file", "/" + rest.strip("/"))
+    raise InvalidSpecError(
+        "spec.model.uri", f"{uri!r}: use hf://OWNER/NAME, pvc://CLAIM/FOLDER or file:///FOLDER"
+    )
+
+
+def _parse_model(model: Json) -> ModelSpec:
+    model_id = model.get("id")
+    if not isinstance(model_id, str) or not model_id:
+        raise InvalidSpecError("spec.model.id", "name the model, such as Qwen/Qwen3-0.6B")
+    token, cache = _object(model, "model.tokenSecretRef"), _object(model, "model.cache")
+    return ModelSpec(
+        id=model_id,
+        source=parse_source(model_id, model.get("uri")),
+        revision=model.get("revision"),
+        token_secret=token.get("name"),
+        token_key=token.get("key", "token"),
+        cache_claim=cache.get("persistentVolumeClaim"),
+        config=model.get("config"),
+    )
+
+
+def _parse_gpu(gpu: Json) -> GpuSpec:
+    count = _integer(gpu, "gpu.count", least=0, default=1)
+    if count is None or count > 1:
+        raise InvalidSpecError("spec.gpu.count", f"{count}: must be 0 (CPU) or 1")
+    return GpuSpec(
+        count=count,
+        product=gpu.get("product"),
+        memory_mib=_integer(gpu, "gpu.memoryMiB", least=1),
+        resource_name=gpu.get("resourceName", GpuSpec().resource_name),
+    )
+
+
+def _parse_engine(engine: Json) -> EngineSpec:
+    resources = _object(engine, "engine.resources")
+    overrides = _object(engine, "engine.overrides")
+    return EngineSpec(
+        image=engine.get("image"),
+        extra_args=tuple(engine.get("extraArgs", ())),
+        env=tuple(engine.get("env", ())),
+        limits=dict(_object(resources, "engine.resources.limits")),
+        requests=dict(_object(resources, "engine.resources.requests")),
+        overrides=Overrides(
+            block_size=overrides.get("blockSize"),
+            gpu_memory_utilization=overrides.get("gpuMemoryUtilization"),
+            max_num_seqs=overrides.get("maxNumSeqs"),
+            max_num_batched_tokens=overrides.get("maxNumBatchedTokens"),
+            dtype=overrides.get("dtype"),
+            num_gpu_blocks_override=overrides.get("numGpuBlocksOverride"),
+        ),
+    )
+
+
+def _parse_service(service: Json) -> ServiceSpec:
+    default = ServiceSpec()
+    port = _integer(service, "service.port", least=1, default=default.port)
+    return ServiceSpec(service.get("type", default.type), port or default.port)
+
+
+def _object(parent: Json, path: str) -> Json:
+    value = parent.get(path.rsplit(".", 1)[-1])
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidSpecError(f"spec.{path}", f"must be an object, not {value!r}")
+    return value
+
+
+def _integer(parent: Json, path: str, *, least: int, default: int | None = None) -> int | None:
+    value = parent.get(path.rsplit(".", 1)[-1], default)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidSpecError(f"spec.{path}", f"{value!r} must be a whole number from {least}")
+    return value
+
+
+def _prune(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kept = {k: _prune(v) for k, v in value.items()}
+        return {k: v for k, v in kept.items() if v is not None and v not in ({}, [], "")}
+    if isinstance(value, list | tuple):
+        return [_prune(v) for v in value]
+    return value

@@ -1,0 +1,152 @@
+"""status: what the operator observed, in the CRD's words.
+
+Called by `reconcile`; pure. Equal observations give an equal status, so an idle operator writes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qwen_operator import conditions, names
+from qwen_operator.conditions import Condition, Progress
+from qwen_operator.decision import Decision, Refusal, recorded
+from qwen_operator.pods import PodFacts, Problem, deployment_problem
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one engine said of itself.
+
+    Attributes:
+        blocks: total, free, used and cached KV blocks; None while there are none.
+        loaded: percent of the model's bytes that are loaded, if it said.
+    """
+
+    blocks: Mapping[str, int] | None = None
+    loaded: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Everything that status speaks about.
+
+    Attributes:
+        wanted: spec.replicas; None where the spec cannot be read.
+        verdict: the decision, or why there is none.
+        failure: why a child could not be applied.
+        readings: by pod name; a pod that was not or could not be asked is absent.
+    """
+
+    old: Json
+    generation: int
+    namespace: str
+    name: str
+    port: int
+    wanted: int | None
+    verdict: Decision | Refusal
+    deployment: Json | None
+    pods: tuple[PodFacts, ...]
+    failure: Problem | None = None
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+
+
+def build_status(sight: Sight, now: str) -> dict[str, Any]:
+    """Return the whole status; `now` is used only where a condition flips."""
+    in_force = sight.verdict if isinstance(sight.verdict, Decision) else recorded(sight.deployment)
+    progress = _progress(sight)
+    status: dict[str, Any] = {
+        "observedGeneration": sight.generation,
+        "ready": f"{progress.ready}/{progress.wanted}",
+        "replicas": _count(sight.deployment, "replicas"),
+        "readyReplicas": progress.ready,
+        "selector": ",".join(f"{k}={v}" for k, v in names.selector(sight.name).items()),
+        "conditions": conditions.merge(
+            _conditions(sight, progress),
+            sight.old.get("conditions", ()),
+            generation=sight.generation,
+            now=now,
+        ),
+    }
+    if in_force is not None:
+        status["plan"] = in_force.plan
+        status["image"] = in_force.template["spec"]["containers"][0]["image"]
+        status["endpoint"] = _endpoint(sight)
+    if blocks := _blocks(sight, progress.ready):
+        status["blocks"] = blocks
+    return status
+
+
+def _conditions(sight: Sight, progress: Progress) -> list[Condition]:
+    trouble = _trouble(sight, progress)
+    verdict = sight.verdict
+    return [
+        conditions.planned(verdict.plan)
+        if isinstance(verdict, Decision)
+        else conditions.refused(verdict),
+        conditions.available(progress, trouble, _endpoint(sight)),
+        conditions.progressing(progress, trouble),
+        conditions.degraded(trouble),
+    ]
+
+
+def _trouble(sight: Sight, progress: Progress) -> Problem | None:
+    """Return the one thing that a person should look at first."""
+    if isinstance(sight.verdict, Refusal):
+        serving = (
+            "pods of the earlier plan go on serving" if progress.ready > 0 else "nothing is started"
+        )
+        why = f"the Planned condition says what to change; until then {serving}"
+        return Problem(sight.verdict.reason, why)
+    if sight.failure is not None:
+        return sight.failure
+    problems = [pod.problem for pod in sight.pods if pod.problem is not None]
+    # a pod's own words say more than its Deployment's
+    return problems[0] if problems else deployment_problem(sight.deployment)
+
+
+def _progress(sight: Sight) -> Progress:
+    old_wanted = ((sight.deployment or {}).get("spec") or {}).get("replicas", 0)
+    wanted = sight.wanted if sight.wanted is not None else old_wanted
+    return Progress(
+        wanted=wanted,
+        ready=_count(sight.deployment, "readyReplicas"),
+        exists=sight.deployment is not None,
+        settled=_is_settled(sight.deployment, wanted),
+        pods=tuple(pod for pod in sight.pods if not pod.is_ready),
+        loaded={n: r.loaded for n, r in sight.readings.items() if r.loaded is not None},
+    )
+
+
+def _is_settled(deployment: Json | None, wanted: int) -> bool:
+    if deployment is None:
+        return False
+    status = deployment.get("status") or {}
+    is_seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    counts = [status.get(k, 0) for k in ("replicas", "updatedReplicas", "readyReplicas")]
+    return is_seen and all(count == wanted for count in counts)
+
+
+def _count(deployment: Json | None, key: str) -> int:
+    return int(((deployment or {}).get("status") or {}).get(key) or 0)
+
+
+def _endpoint(sight: Sight) -> str:
+    return f"http://{sight.name}.{sight.namespace}.svc:{sight.port}/v1"
+
+
+def _blocks(sight: Sight, ready: int) -> dict[str, int] | None:
+    """Add up the ready pods' blocks; what is not known yet stays as it was last seen."""
+    if ready == 0:
+        return None
+    asked = [sight.readings.get(pod.name, Reading()).blocks for pod in sight.pods if pod.is_ready]
+    known = [blocks for blocks in asked if blocks is not None]
+    if not known or len(known) < len(asked):
+        return sight.old.get("blocks")
+    return {
+        key: sum(blocks[key] for blocks in known) for key in ("total", "free", "used", "cached")
+    }

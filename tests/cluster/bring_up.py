@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster.control_plane import (
@@ -51,6 +51,13 @@ class Components:
                     f"{tail(self.log(name))}"
                 )
 
+    def reap_others(self) -> None:
+        """Collect ended children that are none of the programs (for who is init)."""
+        ours = {process.pid for process in self._processes.values()}
+        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (child := os.waitid(os.P_ALL, 0, ended)) and child.si_pid not in ours:
+            os.waitpid(child.si_pid, 0)
+
     def stop(self) -> None:
         """End all programs, last started first."""
         stop(list(self._processes.values()), grace_seconds=5.0)
@@ -64,7 +71,7 @@ def start_control_plane(settings: ControlPlaneSettings, components: Components) 
     components.start("kube-apiserver", apiserver_command(settings))
     authority = settings.run.certificates / "apiserver.crt"
     client = ApiClient(settings.server, token=token, authority=authority)
-    _until(components, "the API server ready", lambda: client.get("/readyz"))
+    await_fact(components, "the API server ready", lambda: client.get("/readyz"))
     write_kubeconfig(
         settings.run.kubeconfig, server=settings.server, token=token, authority=authority
     )
@@ -73,7 +80,7 @@ def start_control_plane(settings: ControlPlaneSettings, components: Components) 
     components.start("kube-scheduler", scheduler_command(settings))
     # its existence is the controller manager's work, and no pod can be made without it
     account = "/api/v1/namespaces/default/serviceaccounts/default"
-    _until(components, "the default service account", lambda: client.get(account))
+    await_fact(components, "the default service account", lambda: client.get(account))
     say("controllers ready")
 
 
@@ -104,7 +111,9 @@ class ApiClient:
             return None  # not listening yet, certificate half written, or not ready
 
 
-def _until(components: Components, what: str, fact) -> None:  # type: ignore[no-untyped-def]
+def await_fact(components: Components, what: str, fact: Callable[[], object]) -> None:
+    """Poll until `fact` holds. Raises ClusterError when it does not in time, or a program ends."""
+
     def checked() -> object:
         components.check()
         return fact()
@@ -115,9 +124,11 @@ def _until(components: Components, what: str, fact) -> None:  # type: ignore[no-
         raise ClusterError(f"{error}; the logs are in {components.run.logs}") from error
 
 
-_started = time.monotonic()
+_STARTED = "QWEN_CLUSTER_STARTED"
+os.environ.setdefault(_STARTED, str(time.monotonic()))  # children count from the same moment
 
 
 def say(line: str) -> None:
-    """Report a step to whoever follows the start, with the seconds since this process began."""
-    print(f"[{time.monotonic() - _started:5.1f} s] {line}", flush=True)
+    """Report a step to whoever follows the start, with the seconds since the supervisor began."""
+    elapsed = time.monotonic() - float(os.environ[_STARTED])
+    print(f"[{elapsed:5.1f} s] {line}", flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.cluster import tools
 from tests.cluster.paths import RunDirectory
+from tests.cluster.subnets import ALL_CLUSTERS
 
 Manifest = Mapping[str, Any]
 
@@ -36,7 +37,14 @@ class Cluster:
     @property
     def environment(self) -> dict[str, str]:
         """The environment in which any Kubernetes client means this cluster."""
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        # a proxy from the environment must not come between us and our own machine
+        direct = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1", ALL_CLUSTERS]))
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self.kubeconfig),
+            "NO_PROXY": direct,
+            "no_proxy": direct,
+        }
 
     @property
     def kubectl_path(self) -> Path:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.paths import RunDirectory
-
-SERVICES_WITHOUT_NODE = "198.18.0.0/24"
-"""Where no node is, Service addresses are numbers only; 198.18.0.0/15 is for tests (RFC 2544)."""
+from tests.cluster.subnets import SERVICES_WITHOUT_NODE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tests.cluster import tools
 from tests.cluster.client import Cluster
 from tests.cluster.polling import until
 from tests.cluster.processes import RUN_MARK, spawn, stop, tail
+from tests.cluster.subnets import SIMULATED_PODS
 
 _STAGES = Path(__file__).parent / "kwok_stages.yaml"
 _MANAGED = {"kwok.x-k8s.io/node": "fake"}
@@ -30,7 +31,7 @@ def running(cluster: Cluster) -> Iterator[None]:
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
         "--server-address=",
         f"--config={_STAGES}",
-        "--cidr=198.18.0.0/24",  # addresses that are nobody's: no simulated pod answers
+        f"--cidr={SIMULATED_PODS}",  # addresses that are nobody's: no simulated pod answers
         "--node-lease-duration-seconds=40",
     ]
     log = cluster.run.logs / "kwok.log"

@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 from tests.cluster.client import Cluster
 from tests.cluster.paths import REPOSITORY, RunDirectory
 from tests.cluster.polling import until
-from tests.cluster.processes import RUN_MARK, ClusterError, tail
+from tests.cluster.processes import RUN_MARK, ClusterError, is_locked, tail
 from tests.cluster.state import State, is_alive, read_state
 
 _START_SECONDS = 180.0
@@ -32,6 +31,7 @@ def running(run: RunDirectory, *, node: bool) -> Iterator[Cluster]:
         assert supervisor.stdin is not None
         supervisor.stdin.close()
         supervisor.wait(_STOP_SECONDS)
+        await_end(run)
 
 
 def start_detached(run: RunDirectory, *, node: bool) -> subprocess.Popen[bytes]:
@@ -78,13 +78,21 @@ def wait_until_ready(supervisor: subprocess.Popen[bytes], run: RunDirectory) -> 
 
 
 def stop(run: RunDirectory) -> bool:
-    """End the cluster in `run`, and say whether there was one."""
+    """End the cluster in `run`, clean up behind it, and say whether there was one."""
     state = read_state(run)
-    if state is None or not is_alive(run, state):
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(state.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _STOP_SECONDS
-    while is_alive(run, state) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return True
+    was_alive = is_alive(run, state)
+    if state is not None and was_alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state.pid, signal.SIGTERM)
+    await_end(run)
+    return was_alive
+
+
+def await_end(run: RunDirectory) -> None:
+    """Return once the supervisor is gone and its watcher has cleaned up."""
+    until(
+        lambda: not is_locked(run.lock),
+        what=f"end of the cluster in {run.path}",
+        within_seconds=_STOP_SECONDS,
+        every_seconds=0.05,
+    )

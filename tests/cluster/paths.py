@@ -45,6 +45,11 @@ class RunDirectory:
         return self.path / "state.json"
 
     @property
+    def node_ready(self) -> Path:
+        """There once the node's first process has seen the node Ready."""
+        return self.path / "node-ready"
+
+    @property
     def progress(self) -> Path:
         """What the supervisor says while it starts, line by line."""
         return self.path / "supervisor.log"

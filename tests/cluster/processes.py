@@ -94,12 +94,35 @@ def kill_marked(run: Path, *, within_seconds: float = 20.0) -> list[int]:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock on `path`. Raises BlockingIOError when held and not `wait`."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, once its holder lets go."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def try_lock(path: Path) -> int | None:
+    """Lock `path` and return the open file that holds the lock, None if it is held already.
+
+    The lock lasts as long as any process has a copy of the file, however that process ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def is_locked(path: Path) -> bool:
+    """Say whether somebody holds the lock on `path`."""
+    if (lock := try_lock(path)) is None:
+        return True
+    os.close(lock)
+    return False
 
 
 def tail(log: Path, *, lines: int = 8) -> str:

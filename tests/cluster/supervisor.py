@@ -11,21 +11,26 @@ import shutil
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from tests.cluster import tools
 from tests.cluster.bring_up import Components, say, start_control_plane
 from tests.cluster.control_plane import ControlPlaneSettings
+from tests.cluster.node_supervision import supervise_node
 from tests.cluster.paths import RunDirectory
-from tests.cluster.processes import ClusterError, kill_marked, locked
-from tests.cluster.state import State, write_state
+from tests.cluster.processes import ClusterError, kill_marked, try_lock
+from tests.cluster.state import State, is_alive, read_state, write_state
 
 _CHECK_SECONDS = 1.0
+_TAKE_OVER_SECONDS = 30.0
 
 
-class _Ended(Exception):
-    """Somebody asked the supervisor to end."""
+class Ended(Exception):
+    """Somebody asked the supervisor to end, by signal."""
 
 
 def main() -> int:
@@ -39,30 +44,41 @@ def main() -> int:
         signal.signal(number, _end)
     run = RunDirectory(args.dir)
     try:
-        with locked(run.lock, wait=False):
-            clear(run)
+        lock = _take(run)
+        clear(run)
+        if args.control_plane_only:
             _supervise_loopback(run, lifeline=args.lifeline)
-    except BlockingIOError:
-        say(f"error: a cluster is already running in {run.path}")
-        return 1
-    except ClusterError as error:
+        else:
+            supervise_node(run, lock=lock, wait=partial(wait_for_the_end, lifeline=args.lifeline))
+    except (ClusterError, TimeoutError) as error:
         say(f"error: {error}")
         return 1
-    except _Ended:
+    except Ended:
         return 0
     return 0
 
 
+def _take(run: RunDirectory) -> int:
+    """Lock the run directory for good. Raises ClusterError when another supervisor has it."""
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    while (lock := try_lock(run.lock)) is None:
+        # a watcher may still be cleaning up behind a supervisor that was killed
+        if is_alive(run, read_state(run)) or time.monotonic() > deadline:
+            raise ClusterError(f"a cluster is already running in {run.path}")
+        time.sleep(0.1)
+    return lock
+
+
 def _end(_number: int, _frame: FrameType | None) -> None:
-    raise _Ended
+    raise Ended
 
 
 def clear(run: RunDirectory) -> None:
     """Remove what an earlier cluster in this directory left: processes, data, state."""
     kill_marked(run.path)
-    for name in ("etcd", "certs", "logs"):
+    for name in ("etcd", "certs", "logs", "containerd", "kubelet", "pod-logs"):
         shutil.rmtree(run.path / name, ignore_errors=True)
-    for file in (run.state, run.kubeconfig):
+    for file in (run.state, run.kubeconfig, run.node_ready):
         file.unlink(missing_ok=True)
 
 
@@ -74,7 +90,7 @@ def _supervise_loopback(run: RunDirectory, *, lifeline: bool) -> None:
         start_control_plane(settings, components)
         write_state(run, State(os.getpid(), "ready", node=False, server=settings.server))
         say(f"ready: {settings.server}")
-        wait_for_the_end(components, lifeline=lifeline)
+        wait_for_the_end(components.check, lifeline=lifeline)
     finally:
         components.stop()
         run.state.unlink(missing_ok=True)
@@ -102,13 +118,13 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_for_the_end(components: Components, *, lifeline: bool) -> None:
-    """Return when standard input ends. Raises ClusterError when a component does."""
+def wait_for_the_end(check: Callable[[], None], *, lifeline: bool) -> None:
+    """Call `check` every second; return when standard input ends, if that is the lifeline."""
     while True:
         readable, _, _ = select.select([0] if lifeline else [], [], [], _CHECK_SECONDS)
         if readable and not os.read(0, 1024):
             return
-        components.check()
+        check()
 
 
 if __name__ == "__main__":

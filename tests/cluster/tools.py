@@ -1,7 +1,7 @@
 """Builds the cluster's programs from Go modules pinned in gotools/, once per pin.
 
 `python -m tests.cluster.tools [kubernetes etcd helm kwok]` builds them ahead of time. A finished
-build lies in <cache>/bin/<name>-<hash of go.mod, go.sum and flags>/ and is never touched again.
+build lies in <cache>/bin/<name>-<hash of its files and flags>/ and is never touched again.
 """
 
 import argparse
@@ -28,13 +28,13 @@ class ToolSet:
     """One Go module of tools: every `tool` line of its go.mod becomes a program."""
 
     name: str
-    minutes: str  # how long a first build takes on two cores, for people who wait
+    takes: str  # how long a first build takes on two cores, for people who wait
     variables: Mapping[str, str] = field(default_factory=dict)  # -X: what the linker sets
     renames: Mapping[str, str] = field(default_factory=dict)  # program as Go names it -> ours
 
     @property
     def module(self) -> Path:
-        """The folder with go.mod and go.sum."""
+        """The folder with go.mod and go.sum (and the source, where the tool is our own)."""
         return _GOTOOLS / self.name
 
     @property
@@ -46,7 +46,7 @@ class ToolSet:
     @property
     def bin(self) -> Path:
         """Where the finished programs lie."""
-        content = [(self.module / name).read_bytes() for name in ("go.mod", "go.sum")]
+        content = [file.read_bytes() for file in sorted(self.module.iterdir())]
         content.append(repr((self.flags, self.renames)).encode())
         key = hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
         return cache_dir() / "bin" / f"{self.name}-{key}"
@@ -69,6 +69,7 @@ TOOL_SETS = {
         ),
         ToolSet("helm", "2 min"),
         ToolSet("kwok", "1-2 min"),
+        ToolSet("pause", "seconds"),
     )
 }
 
@@ -86,7 +87,7 @@ def ensure(name: str) -> Path:
 
 def _build(tools: ToolSet) -> None:
     go = find_go(tools.module / "go.mod")
-    _say(f"building {tools.name} from Go modules (once; about {tools.minutes} on two cores)")
+    _say(f"building {tools.name} from Go modules (once; takes {tools.takes} on two cores)")
     start = time.monotonic()
     tools.bin.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tools.bin.parent, prefix=f".{tools.name}-") as scratch:

@@ -49,8 +49,8 @@ def planned(plan: Json) -> Condition:
     device, blocks = plan["device"], plan["blocks"]
     message = (
         f"{plan['model']['id']} fits on {device['product']} with {device['memoryMiB']:,} MiB "
-        f"({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, requests "
-        f"up to {plan['maxModelLen']:,} tokens, {plan['concurrency']} of them at once"
+        f"({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, room "
+        f"for {plan['concurrency']} requests of the full {plan['maxModelLen']:,} tokens"
     )
     notes = "".join(f". Note: {warning}" for warning in plan.get("warnings", ()))
     return Condition("Planned", True, "PlanFits", message + notes)
@@ -78,7 +78,7 @@ def available(progress: Progress, trouble: Problem | None, endpoint: str) -> Con
 def progressing(progress: Progress, trouble: Problem | None) -> Condition:
     """Return Progressing: whether something is still being started or replaced."""
     if trouble is not None:
-        why = f"waiting for what Degraded tells ({trouble.reason})"
+        why = f"nothing moves until Degraded is resolved: {trouble.reason}"
         return Condition("Progressing", False, "Blocked", why)
     if progress.settled:
         return Condition("Progressing", False, "Settled", "everything asked for is in place")

@@ -18,6 +18,7 @@ from qwen_engine.planning import (
     InvalidConfigError,
     InvalidDemandError,
     ModelShape,
+    Plan,
     PlanningError,
     UnknownGpuError,
     UnknownModelError,
@@ -32,7 +33,7 @@ from qwen_engine.planning import (
     recommend_cpu_memory,
 )
 from qwen_operator import names
-from qwen_operator.devices import PRODUCT_LABEL, DeviceChoice, NodeFacts, choose_gpu, is_offered
+from qwen_operator.devices import PRODUCT_LABEL, NodeFacts, choose_gpu, is_offered
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.spec import QwenDeploymentSpec
 
@@ -148,11 +149,16 @@ def plan(spec: QwenDeploymentSpec, nodes: Sequence[NodeFacts]) -> Planned:
     if spec.gpu.count == 0:
         memory, source = _cpu_memory(spec, model, demands)
         made = make_plan(model, cpu_device(memory, source=source), demands)
-        return Planned(plan_to_dict(made), {}, memory)
-    choice: DeviceChoice = choose_gpu(spec.gpu, nodes)
-    found = plan_to_dict(make_plan(model, choice.device, demands))
-    found["warnings"] = [*found["warnings"], *choice.warnings]
-    return Planned(found, choice.node_selector)
+        return Planned(_to_json(made), {}, memory)
+    choice = choose_gpu(spec.gpu, nodes)
+    made = make_plan(model, choice.device, demands)
+    return Planned(_to_json(made, choice.warnings), choice.node_selector)
+
+
+def _to_json(made: Plan, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
+    found = plan_to_dict(made)
+    found["warnings"] = [*found["warnings"], *warnings]
+    return {key: value for key, value in found.items() if value != []}
 
 
 def _model(spec: QwenDeploymentSpec) -> ModelShape:

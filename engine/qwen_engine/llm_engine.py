@@ -6,13 +6,35 @@ one thread that steps, and by tests. Knows no text, no HTTP and no asyncio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
-from qwen_engine.config import EngineConfig, ModelConfig
+from qwen_engine.block_manager import BlockManager
+from qwen_engine.config import EngineConfig
+from qwen_engine.errors import (
+    CannotEverFitError,
+    ConfigError,
+    DuplicateRequestError,
+    InvalidRequestError,
+    PromptTooLongError,
+)
 from qwen_engine.loader import LoadProgress
-from qwen_engine.sequence import FinishReason, SamplingParams
+from qwen_engine.model_config import ModelConfig
+from qwen_engine.scheduler import Scheduler
+from qwen_engine.sequence import FinishReason, SamplingParams, ScheduledBatch, Sequence
+from qwen_engine.worker import MemoryMeasured, Worker
+
+
+class Executor(Protocol):
+    """What the step loop asks of the worker."""
+
+    def execute(self, batch: ScheduledBatch) -> list[int]:
+        """Return the next token of each entry that needs one, in order."""
+        ...
+
+    def measure(self) -> MemoryMeasured: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +72,27 @@ class EngineStats:
     output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryMeasured:
-    """Bytes really taken."""
-
-    weights_bytes: int
-    kv_cache_bytes: int
-    process_bytes: int  # CPU: resident set; CUDA: allocator's peak
-
-
 class LLMEngine:
     """Synchronous and single-threaded: every method but `stats` belongs to one thread."""
 
-    config: EngineConfig
-    model_config: ModelConfig
-    measured: MemoryMeasured
+    def __init__(self, config: EngineConfig, model_config: ModelConfig, executor: Executor) -> None:
+        self.config = config
+        self.model_config = model_config
+        self._executor = executor
+        blocks = BlockManager(
+            config.num_gpu_blocks,
+            block_size=config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self._scheduler = Scheduler(
+            blocks,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+        )
+        self._sequences: dict[str, Sequence] = {}  # unfinished, by request id
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        self._stats = self._take_stats()
 
     @classmethod
     def from_config(
@@ -76,44 +104,154 @@ class LLMEngine:
             ModelError: the folder cannot be served.
             ConfigError: the settings cannot be.
         """
-        raise NotImplementedError
+        model_config = ModelConfig.from_folder(config.model_path)
+        if config.max_model_len > model_config.max_len:
+            raise ConfigError(
+                "max_model_len",
+                config.max_model_len,
+                f"this model was made for at most {model_config.max_len} tokens",
+            )
+        return cls(config, model_config, Worker(config, model_config, on_progress=on_progress))
+
+    @property
+    def measured(self) -> MemoryMeasured:
+        """Bytes taken now; CPU and CUDA figures as `MemoryMeasured` says."""
+        return self._executor.measure()
 
     @property
     def max_request_tokens(self) -> int:
         """Prompt plus output that one request may have: the model length or the whole pool."""
-        raise NotImplementedError
+        capacity = self.config.num_gpu_blocks * self.config.block_size
+        return min(self.config.max_model_len, capacity)
 
     def add_request(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+        self, request_id: str, prompt_token_ids: TokenIds[int], params: SamplingParams
     ) -> None:
-        """Queue a request.
+        """Queue a request. Where max_tokens leads beyond the limit, it will end there ("length").
 
         Raises:
             RequestError: it can never be served; the message has the figures.
         """
-        raise NotImplementedError
+        if request_id in self._sequences:
+            raise DuplicateRequestError(request_id)
+        self._check_prompt(prompt_token_ids, params)
+        sequence = Sequence(
+            request_id=request_id,
+            token_ids=list(prompt_token_ids),
+            num_prompt_tokens=len(prompt_token_ids),
+            max_num_tokens=min(len(prompt_token_ids) + params.max_tokens, self.max_request_tokens),
+            params=params,
+        )
+        self._sequences[request_id] = sequence
+        self._scheduler.add(sequence)
+        self._stats = self._take_stats()
 
     def abort(self, request_id: str) -> None:
         """Forget a request and free its blocks at once; unknown ids are fine."""
-        raise NotImplementedError
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._scheduler.finish(sequence, None)
+            self._stats = self._take_stats()
 
     def step(self) -> list[StepOutput]:
         """Run one batch; at most one new token per request.
 
         Whatever the worker raises passes through; then call `reset_after_failure`.
         """
-        raise NotImplementedError
+        batch = self._scheduler.schedule()
+        if not batch.entries:
+            return []
+        token_ids = self._executor.execute(batch)
+        self._scheduler.advance(batch)
+        chosen = [entry.sequence for entry in batch.entries if entry.needs_token]
+        outputs = [
+            self._append(sequence, token_id)
+            for sequence, token_id in zip(chosen, token_ids, strict=True)
+        ]
+        self._stats = self._take_stats()
+        return outputs
 
     def has_unfinished(self) -> bool:
-        raise NotImplementedError
+        return bool(self._sequences)
 
     def stats(self) -> EngineStats:
         """Return the numbers after the last change; safe from any thread."""
-        raise NotImplementedError
+        return self._stats
 
     def reset_after_failure(self) -> list[str]:
         """After a step that raised: abort what was running, distrust the prefix cache.
 
         Waiting requests stay queued. Returns the ids that were aborted.
         """
-        raise NotImplementedError
+        aborted = [sequence.request_id for sequence in self._scheduler.abort_running()]
+        for request_id in aborted:
+            del self._sequences[request_id]
+        self._stats = self._take_stats()
+        return aborted
+
+    def _check_prompt(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> None:
+        num_tokens = len(prompt_token_ids)
+        if num_tokens == 0:
+            raise InvalidRequestError("prompt", [], "must have at least one token")
+        vocab_size = self.model_config.vocab_size
+        if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= vocab_size:
+            wrong = next(t for t in prompt_token_ids if not 0 <= t < vocab_size)
+            raise InvalidRequestError("prompt", wrong, f"token ids are 0 to {vocab_size - 1}")
+        if num_tokens + 1 > self.config.max_model_len:
+            raise PromptTooLongError(
+                num_prompt_tokens=num_tokens,
+                max_tokens=params.max_tokens,
+                max_model_len=self.config.max_model_len,
+            )
+        if num_tokens + 1 > self.max_request_tokens:
+            size = self.config.block_size
+            raise CannotEverFitError(
+                num_tokens=num_tokens + 1,
+                needed=-(-(num_tokens + 1) // size),
+                total=self.config.num_gpu_blocks,
+                block_size=size,
+            )
+
+    def _append(self, sequence: Sequence, token_id: int) -> StepOutput:
+        if sequence.num_output_tokens == 0:
+            self._prompt_tokens += sequence.num_prompt_tokens
+        sequence.token_ids.append(token_id)
+        self._output_tokens += 1
+        reason = self._finish_reason(sequence, token_id)
+        if reason is not None:
+            self._scheduler.finish(sequence, reason)
+            del self._sequences[sequence.request_id]
+        return StepOutput(
+            request_id=sequence.request_id,
+            token_ids=(token_id,),
+            finish_reason=reason,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_cached_tokens=sequence.num_cached_tokens,
+        )
+
+    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        params = sequence.params
+        if sequence.num_output_tokens >= params.min_tokens:
+            is_eos = token_id in self.model_config.eos_token_ids and not params.ignore_eos
+            if is_eos or token_id in params.stop_token_ids:
+                return "stop"
+        return "length" if sequence.num_tokens >= sequence.max_num_tokens else None
+
+    def _take_stats(self) -> EngineStats:
+        scheduler, blocks = self._scheduler, self._scheduler.blocks
+        return EngineStats(
+            block_size=blocks.block_size,
+            num_total_blocks=blocks.num_total,
+            num_free_blocks=blocks.num_free,
+            num_used_blocks=blocks.num_used,
+            num_cached_blocks=blocks.num_cached,
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache_queries=scheduler.prefix_cache_queries,
+            prefix_cache_hits=scheduler.prefix_cache_hits,
+            blocks_allocated=blocks.num_allocated_ever,
+            blocks_freed=blocks.num_freed_ever,
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=self._output_tokens,
+        )

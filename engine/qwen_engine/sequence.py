@@ -1,13 +1,14 @@
 """A sequence: tokens plus the state of scheduling them.
 
-Owns `SamplingParams` (what the user asked of the sampler) and `Sequence` (what the scheduler,
-the block manager and the worker know about one request). Made by `llm_engine`. Knows neither
-torch nor text nor HTTP.
+Owns `SamplingParams` (what the user asked of the sampler), `Sequence` (what the scheduler, the
+block manager and the worker know about one request) and `ScheduledBatch` (what the scheduler
+hands to the worker). Sequences are made by `llm_engine`. Knows neither torch nor text nor HTTP.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
@@ -92,9 +93,11 @@ class Sequence:
     request_id: str
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
+    max_num_tokens: int  # prompt and output together end here, whatever params say
     params: SamplingParams
     status: SequenceStatus = SequenceStatus.WAITING
-    block_table: list[int] = field(default_factory=list)
+    # An array, so that the worker copies it as memory instead of walking it every step.
+    block_table: array[int] = field(default_factory=lambda: array("i"))
     block_hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as known
     num_registered_blocks: int = 0  # how many of block_table the prefix cache has been told of
     num_computed_tokens: int = 0  # K and V are in the cache for these
@@ -110,7 +113,20 @@ class Sequence:
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
-    @property
-    def max_tokens_in_all(self) -> int:
-        """Length of prompt and output together when it runs to its limit."""
-        return self.num_prompt_tokens + self.params.max_tokens
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """`num_tokens` of the sequence, from position `start` on, are to be computed."""
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    needs_token: bool  # the last known token is among them: sample the next one
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledBatch:
+    """What one step computes, in order of arrival; the scheduler's word to the worker."""
+
+    entries: tuple[ScheduledSequence, ...]
+    num_tokens: int

@@ -1,0 +1,37 @@
+"""Linear maps, several of a checkpoint's matrices fused into one where they share an input.
+
+One large matrix product is faster than three small ones, above all for the few rows of a
+decoding step. The parts stay addressable, so the loader writes each straight into its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Linear(nn.Module):
+    """y = x·Wᵀ + b, with W the rows of `parts` stacked in order."""
+
+    def __init__(self, in_size: int, parts: Mapping[str, int], *, bias: bool = False) -> None:
+        super().__init__()
+        out_size = sum(parts.values())
+        self.parts = dict(parts)
+        self.weight = nn.Parameter(torch.empty(out_size, in_size), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(out_size), requires_grad=False) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map [num_tokens, in_size] to [num_tokens, out_size]."""
+        return functional.linear(x, self.weight, self.bias)
+
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield each part under its name in the checkpoint, as a view to be written into."""
+        start = 0
+        for name, size in self.parts.items():
+            yield f"{prefix}{name}.weight", self.weight[start : start + size]
+            if self.bias is not None:
+                yield f"{prefix}{name}.bias", self.bias[start : start + size]
+            start += size

@@ -1,0 +1,19 @@
+"""Root-mean-square normalisation, as Qwen and Llama have it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class RMSNorm(nn.Module):
+    """Normalise over the last dimension and scale by a learned weight."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
+        self.eps = eps
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(hidden, self.weight.shape, self.weight, self.eps)

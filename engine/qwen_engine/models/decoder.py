@@ -1,0 +1,182 @@
+"""The dense decoder that Qwen3, Qwen2 and Llama share.
+
+Pre-norm attention and SwiGLU blocks. What differs between the three are switches of
+`ModelConfig`: the norms on queries and keys, the biases, the tied output, the rotary kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from qwen_engine.layers.attention import AttentionStep, store_kv
+from qwen_engine.layers.linear import Linear
+from qwen_engine.layers.norm import RMSNorm
+from qwen_engine.layers.rotary import RotaryEmbedding, rotate
+from qwen_engine.model_config import ModelConfig
+
+KVCache = tuple[torch.Tensor, torch.Tensor]  # see layers.attention.interface
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardContext:
+    """What every layer of one step needs besides the hidden states."""
+
+    cos: torch.Tensor  # [num_tokens, 1, head_dim]
+    sin: torch.Tensor
+    slots: torch.Tensor  # [num_tokens], where K and V go
+    attention: AttentionStep
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over the paged cache."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        sizes = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
+        self.qkv = Linear(config.hidden_size, sizes, bias=config.qkv_bias)
+        self.o_proj = Linear(config.q_size, {"o_proj": config.hidden_size}, bias=config.output_bias)
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        self.head_dim = config.head_dim
+
+    def forward(
+        self, hidden: torch.Tensor, cache: KVCache, context: ForwardContext
+    ) -> torch.Tensor:
+        heads = self.qkv(hidden).unflatten(-1, (-1, self.head_dim))
+        query, key, value = heads.split(self.num_heads, dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        query = rotate(query, context.cos, context.sin)
+        key = rotate(key, context.cos, context.sin)
+        store_kv(cache, context.slots, key, value)
+        attended = context.attention.attend(query, *cache)
+        projected: torch.Tensor = self.o_proj(attended.flatten(1))
+        return projected
+
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.qkv.checkpoint_tensors(prefix)
+        yield from self.o_proj.checkpoint_tensors(prefix)
+        if self.q_norm is not None and self.k_norm is not None:
+            yield f"{prefix}q_norm.weight", self.q_norm.weight
+            yield f"{prefix}k_norm.weight", self.k_norm.weight
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: down(silu(gate(x)) · up(x))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        inner, hidden = config.intermediate_size, config.hidden_size
+        self.gate_up = Linear(hidden, {"gate_proj": inner, "up_proj": inner}, bias=config.mlp_bias)
+        self.down = Linear(inner, {"down_proj": hidden}, bias=config.mlp_bias)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
+        mapped: torch.Tensor = self.down(functional.silu(gate) * up)
+        return mapped
+
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.gate_up.checkpoint_tensors(prefix)
+        yield from self.down.checkpoint_tensors(prefix)
+
+
+class Layer(nn.Module):
+    """One block of the decoder."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attention = Attention(config)
+        self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self, hidden: torch.Tensor, cache: KVCache, context: ForwardContext
+    ) -> torch.Tensor:
+        hidden = hidden + self.attention(self.attention_norm(hidden), cache, context)
+        mapped: torch.Tensor = self.feed_forward(self.feed_forward_norm(hidden))
+        return hidden + mapped
+
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        yield f"{prefix}input_layernorm.weight", self.attention_norm.weight
+        yield f"{prefix}post_attention_layernorm.weight", self.feed_forward_norm.weight
+        yield from self.attention.checkpoint_tensors(f"{prefix}self_attn.")
+        yield from self.feed_forward.checkpoint_tensors(f"{prefix}mlp.")
+
+
+class Decoder(nn.Module):
+    """Token ids in, hidden states out; logits only for the rows that are asked for."""
+
+    def __init__(self, config: ModelConfig, rotary: RotaryEmbedding) -> None:
+        super().__init__()
+        shape = (config.vocab_size, config.hidden_size)
+        self.embedding = nn.Parameter(torch.empty(shape), requires_grad=False)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.output = (
+            None
+            if config.tie_word_embeddings
+            else nn.Parameter(torch.empty(shape), requires_grad=False)
+        )
+        self.rotary = rotary
+
+    @classmethod
+    def allocate(
+        cls, config: ModelConfig, *, max_len: int, dtype: torch.dtype, device: torch.device
+    ) -> Self:
+        """Return a model with its memory, not yet filled, for positions below `max_len`."""
+        rotary = RotaryEmbedding(config.rope, config.head_dim, max_len).to(dtype, device)
+        with torch.device("meta"):  # shapes only, so that no wrong dtype is ever allocated
+            model = cls(config, rotary)
+        return model.to(dtype).to_empty(device=device)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        slots: torch.Tensor,
+        attention: AttentionStep,
+        caches: list[KVCache],
+    ) -> torch.Tensor:
+        """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden]."""
+        cos, sin = self.rotary.lookup(positions)
+        context = ForwardContext(cos, sin, slots, attention)
+        hidden = functional.embedding(token_ids, self.embedding)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            hidden = layer(hidden, cache, context)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map the chosen rows [num_rows, hidden] to logits [num_rows, vocab_size]."""
+        weight = self.embedding if self.output is None else self.output
+        return functional.linear(self.norm(hidden), weight)
+
+    def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
+        """Return, by its name in the checkpoint, every tensor that must be written."""
+        tensors: dict[str, torch.Tensor] = {
+            "model.embed_tokens.weight": self.embedding,
+            "model.norm.weight": self.norm.weight,
+        }
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            tensors.update(layer.checkpoint_tensors(f"model.layers.{index}."))
+        if self.output is not None:
+            tensors["lm_head.weight"] = self.output
+        return tensors
+
+    def is_redundant(self, name: str) -> bool:
+        """Say whether a tensor of the checkpoint repeats what the model has by other means.
+
+        Qwen3-0.6B ships lm_head beside tied embeddings; old Llamas ship rotary frequencies.
+        """
+        return name.endswith("rotary_emb.inv_freq") or (
+            name == "lm_head.weight" and self.output is None
+        )

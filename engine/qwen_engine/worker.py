@@ -1,0 +1,130 @@
+"""The device: the model, its KV cache and the sampler.
+
+Built and called by `llm_engine`, one batch at a time. Decides nothing; knows sequences only as
+far as a batch names them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from qwen_engine.batch import build_model_input
+from qwen_engine.config import EngineConfig
+from qwen_engine.errors import ConfigError
+from qwen_engine.layers.attention import build_backend
+from qwen_engine.loader import LoadProgress, load_weights
+from qwen_engine.model_config import ModelConfig
+from qwen_engine.models.decoder import Decoder, KVCache
+from qwen_engine.sampler import Sampler
+from qwen_engine.sequence import ScheduledBatch
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMeasured:
+    """Bytes really taken."""
+
+    weights_bytes: int
+    kv_cache_bytes: int
+    process_bytes: int  # CPU: resident set; CUDA: the allocator's peak
+
+
+class Worker:
+    """Executes batches; owns every tensor."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        *,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+    ) -> None:
+        """Load the weights and allocate the KV cache.
+
+        Raises:
+            ModelError: the checkpoint cannot be loaded.
+            ConfigError: no such device, or not enough memory on it.
+        """
+        self.config = config
+        self._device = _open_device(config)
+        self._dtype: torch.dtype = getattr(torch, config.dtype)
+        self._model = Decoder.allocate(
+            model_config, max_len=config.max_model_len, dtype=self._dtype, device=self._device
+        )
+        load_weights(
+            config.model_path,
+            self._model.checkpoint_tensors(),
+            is_redundant=self._model.is_redundant,
+            on_progress=on_progress,
+        )
+        self._caches = self._allocate_caches(model_config)
+        self._backend = build_backend(config.attention_backend)
+        self._sampler = Sampler(
+            seed=config.seed, eos_token_ids=model_config.eos_token_ids, device=self._device
+        )
+
+    @torch.inference_mode()
+    def execute(self, batch: ScheduledBatch) -> list[int]:
+        """Compute the batch; return the next token of each entry that needs one, in order."""
+        step = build_model_input(batch, block_size=self.config.block_size, device=self._device)
+        attention = self._backend.prepare(step.attention, dtype=self._dtype, device=self._device)
+        hidden = self._model(
+            step.token_ids,
+            step.positions,
+            slots=step.slots,
+            attention=attention,
+            caches=self._caches,
+        )
+        if not step.sampled:
+            return []
+        logits = self._model.logits(hidden.index_select(0, step.last_rows))
+        return self._sampler.sample(logits, step.sampled)
+
+    def measure(self) -> MemoryMeasured:
+        """Say what the tensors and the process take now."""
+        weights = sum(p.nbytes for p in self._model.parameters())
+        caches = sum(part.nbytes for cache in self._caches for part in cache)
+        return MemoryMeasured(weights, caches, _process_bytes(self._device))
+
+    def _allocate_caches(self, model_config: ModelConfig) -> list[KVCache]:
+        config = self.config
+        shape = (
+            config.num_gpu_blocks,
+            config.block_size,
+            model_config.num_kv_heads,
+            model_config.head_dim,
+        )
+        # Zeros, not whatever was there: padding is read before it is masked, and 0 × NaN is NaN.
+        new_part = partial(torch.zeros, shape, dtype=self._dtype, device=self._device)
+        try:
+            return [(new_part(), new_part()) for _ in range(model_config.num_layers)]
+        except RuntimeError as error:
+            block = torch.Size(shape[1:]).numel() * self._dtype.itemsize
+            total = 2 * model_config.num_layers * config.num_gpu_blocks * block
+            raise ConfigError(
+                "num_gpu_blocks",
+                config.num_gpu_blocks,
+                f"their {total:,} bytes cannot be allocated on {config.device}: {error}",
+            ) from error
+
+
+def _open_device(config: EngineConfig) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device", config.device, "torch sees no CUDA device: use device=cpu")
+    if config.device == "cpu" and config.num_threads:
+        torch.set_num_threads(config.num_threads)
+    return torch.device(config.device)
+
+
+def _process_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    statm = Path("/proc/self/statm")  # Linux only: elsewhere there is nothing to say
+    if not statm.exists():
+        return 0
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

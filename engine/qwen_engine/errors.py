@@ -97,11 +97,22 @@ class InvalidRequestError(RequestError):
 class PromptTooLongError(RequestError):
     """Prompt plus max_tokens exceed what one sequence may hold."""
 
-    def __init__(self, *, num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        *,
+        num_prompt_tokens: int,
+        max_tokens: int | None,
+        max_model_len: int,
+        is_lower_bound: bool = False,  # it was too long to be worth counting
+    ) -> None:
+        least = "at least " if is_lower_bound else ""
+        together = "" if max_tokens is None else (
+            f" and max_tokens is {max_tokens}, together {num_prompt_tokens + max_tokens}"
+        )  # fmt: skip
         super().__init__(
-            f"the prompt has {num_prompt_tokens} tokens and max_tokens is {max_tokens}, together "
-            f"{num_prompt_tokens + max_tokens}, but this model is served with at most "
-            f"{max_model_len} tokens per request: shorten the prompt or lower max_tokens",
+            f"the prompt has {least}{num_prompt_tokens} tokens{together}, but this model is "
+            f"served with at most {max_model_len} tokens per request, prompt and answer "
+            f"together: shorten the prompt{'' if max_tokens is None else ' or lower max_tokens'}",
             param="messages" if num_prompt_tokens >= max_model_len else "max_tokens",
         )
         self.num_prompt_tokens = num_prompt_tokens

@@ -1,0 +1,177 @@
+"""`qwen-engine`: reads the command line and calls the command.
+
+Imports a command's code only when it runs, so `--help`, `--version` and `plan` need no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from qwen_engine import __version__
+from qwen_engine.flags import Parser, add_engine_flags, add_model_argument, engine_options
+from qwen_engine.plan_command import run_plan
+from qwen_engine.server.settings import MIB, ServerSettings
+
+_USAGE = """\
+usage: qwen-engine COMMAND [MODEL] [flags]
+
+Serves Qwen3, Qwen2 and Llama models with paged attention, behind an OpenAI-compatible API.
+
+commands:
+  serve MODEL    load a model and answer on port 8000: API, metrics and a chat page
+  plan MODEL     show every setting and every byte for a model on a GPU or CPU
+  bench MODEL    measure time to first token and tokens per second
+
+MODEL is a folder with config.json and *.safetensors, or a hub id such as Qwen/Qwen3-0.6B.
+`qwen-engine COMMAND --help` lists a command's flags; `qwen-engine --version` the version.
+"""
+_SERVE_EPILOG = """\
+Environment: HF_TOKEN, HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE work as usual for downloads;
+QWEN_API_KEY is an API key, as --api-key is, but does not show in the list of processes.
+"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command; return the exit code."""
+    command, rest = (words[0], words[1:]) if words else ("--help", [])
+    match command:
+        case "plan":
+            return run_plan(rest)
+        case "serve":
+            return _serve(rest)
+        case "bench":
+            return _bench(rest)
+        case "--version" | "-V":
+            print(f"qwen-engine {__version__}")
+            return 0
+        case "--help" | "-h" | "help":
+            print(_USAGE, end="")
+            return 0
+    print(f"qwen-engine: there is no command {command!r}\n\n{_USAGE}", end="", file=sys.stderr)
+    return 2
+
+
+def _serve(words: Sequence[str]) -> int:
+    parser = _serve_parser()
+    arguments = parser.parse_or_exit(words)
+    settings = _server_settings(parser, arguments)
+    _require_extras(parser)
+    _set_up_logging(arguments.log_level)
+    from qwen_engine.server.run import serve
+
+    serve(settings)
+
+
+def _bench(words: Sequence[str]) -> int:
+    from qwen_engine.bench_flags import bench_parser, bench_settings
+
+    parser = bench_parser()
+    arguments = parser.parse_or_exit(words)
+    settings = bench_settings(parser, arguments)
+    if settings.url is None:
+        _require_extras(parser)
+    _set_up_logging("warning")
+    from qwen_engine.bench import run_bench
+
+    return run_bench(settings)
+
+
+def _serve_parser() -> Parser:
+    parser = Parser(
+        prog="qwen-engine serve",
+        description="Load a model and serve it: /v1/chat/completions, /v1/completions, /metrics, "
+        "/stats and a chat page at /.",
+        epilog=_SERVE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model_argument(parser, text="a folder, or a hub id such as Qwen/Qwen3-0.6B")
+    add_engine_flags(parser)
+    _add_server_flags(parser.add_argument_group("server"))
+    return parser
+
+
+def _add_server_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--host", default="0.0.0.0", help="address to listen on (default: all)")
+    add(
+        "--port",
+        type=int,
+        default=8000,
+        help="port to listen on; 0 is any free one (default: 8000)",
+    )
+    add(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="ask for this key on /v1, /tokenize and /detokenize; may be repeated",
+    )
+    add(
+        "--max-queue",
+        type=int,
+        default=256,
+        metavar="N",
+        help="requests that may wait beyond --max-num-seqs; more get 429 (default: 256)",
+    )
+    add(
+        "--shutdown-timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="time for running answers after SIGTERM (default: 30)",
+    )
+    add(
+        "--max-body-mib",
+        type=int,
+        default=32,
+        metavar="MIB",
+        help="largest request body (default: 32)",
+    )
+    add(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="least important lines to show (default: info)",
+    )
+
+
+def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSettings:
+    keys = [*arguments.api_key, os.environ.get("QWEN_API_KEY", "")]
+    if not 0 <= arguments.port <= 65535:
+        parser.error(f"--port: {arguments.port} is not between 0 and 65535")
+    if arguments.max_queue < 0 or arguments.shutdown_timeout < 0 or arguments.max_body_mib < 1:
+        parser.error("--max-queue and --shutdown-timeout must be at least 0, --max-body-mib 1")
+    return ServerSettings(
+        engine=engine_options(parser, arguments),
+        host=arguments.host,
+        port=arguments.port,
+        api_keys=tuple(key for key in keys if key),
+        max_queue=arguments.max_queue,
+        shutdown_timeout_seconds=arguments.shutdown_timeout,
+        max_body_bytes=arguments.max_body_mib * MIB,
+    )
+
+
+def _require_extras(parser: Parser) -> None:
+    """Exit with a sentence if the distribution was installed for planning only."""
+    for module in ("torch", "transformers", "aiohttp"):
+        if importlib.util.find_spec(module) is None:
+            parser.exit(
+                1, f"{parser.prog}: {module} is missing: pip install 'qwen-engine[serve]'\n"
+            )
+
+
+def _set_up_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S%z",
+        stream=sys.stderr,
+    )
+    for noisy in ("httpx", "httpx2", "httpcore", "filelock", "aiohttp.access", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,184 @@
+"""From the user's options to a loaded engine: find the model, plan, load.
+
+Owns that order, its progress and the start-up log lines. Called by the server and by `bench`, in
+the engine's thread. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
+
+from qwen_engine.config import EngineConfig
+from qwen_engine.errors import InvalidModelError
+from qwen_engine.hub import resolve_model
+from qwen_engine.llm_engine import LLMEngine
+from qwen_engine.loader import LoadProgress
+from qwen_engine.model_config import DTypeName
+from qwen_engine.options import EngineOptions
+from qwen_engine.planning import Plan, format_bytes, make_plan
+from qwen_engine.tokenizer import Tokenizer
+from qwen_engine.tuning import local_device, read_shape
+
+log = logging.getLogger(__name__)
+
+Stage = Literal["starting", "downloading", "loading", "ready"]
+
+# The sampling settings that a model's authors may recommend (vLLM, config/model.py,
+# get_diff_sampling_param); a request's own values win.
+_RECOMMENDABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a launch is; bytes of the stage, 0 of 0 where it has none."""
+
+    stage: Stage
+    bytes_done: int = 0
+    bytes_total: int = 0
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of weights in memory."""
+        return self.bytes_done if self.stage in ("loading", "ready") else 0
+
+    @property
+    def loaded_share(self) -> float:
+        """From 0 to 1."""
+        if self.stage == "ready":
+            return 1.0
+        return self.loaded_bytes / self.bytes_total if self.bytes_total else 0.0
+
+    def describe(self) -> str:
+        """Return it in words: `loading, 40% of 1.11 GiB`."""
+        if not self.bytes_total:
+            return self.stage
+        percent = 100 * self.bytes_done // self.bytes_total
+        return f"{self.stage}, {percent}% of {format_bytes(self.bytes_total)}"
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A loaded engine with all that belongs to it."""
+
+    engine: LLMEngine
+    config: EngineConfig
+    plan: Plan
+    tokenizer: Tokenizer
+    recommended_sampling: Mapping[str, float]
+
+
+def launch(options: EngineOptions, report: Report) -> Launched:
+    """Find, plan and load a model; takes from seconds to many minutes.
+
+    Raises:
+        EngineError: the model cannot be had or served, or a setting cannot be.
+        PlanningError: it does not fit this machine; the message has the figures.
+    """
+
+    def on_download(done: int, total: int) -> None:
+        report(Progress("downloading", done, total))
+
+    report(Progress("starting"))
+    path = resolve_model(options.model, options.source, on_progress=on_download)
+    plan = _plan(options, path)
+    config = _engine_config(options, path, plan)
+    _log_plan(plan)
+    tokenizer = Tokenizer.from_folder(path, chat_template=options.chat_template)
+    engine = LLMEngine.from_config(config, on_progress=_LoadReporter(report))
+    _log_memory(engine, plan)
+    recommended = {}
+    if options.use_recommended_sampling:
+        recommended = _read_recommended_sampling(path / "generation_config.json")
+    return Launched(engine, config, plan, tokenizer, recommended)
+
+
+def _plan(options: EngineOptions, path: Path) -> Plan:
+    """Plan for this machine, under the name the user knows: a hub folder's own is a commit."""
+    name = path.name if Path(options.model).is_dir() else options.model
+    shape = replace(read_shape(path), model_id=name)
+    return make_plan(shape, local_device(options.device), options.demands)
+
+
+def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConfig:
+    return EngineConfig(
+        model_path=path,
+        served_model_names=options.served_model_names or (options.model,),
+        dtype=cast(DTypeName, plan.dtype),
+        device="cpu" if plan.device.kind == "cpu" else "cuda",
+        max_model_len=plan.max_model_len,
+        block_size=plan.block_size,
+        num_gpu_blocks=plan.num_blocks,
+        max_num_batched_tokens=plan.max_num_batched_tokens,
+        max_num_seqs=plan.max_num_seqs,
+        enable_prefix_caching=plan.enable_prefix_caching,
+        seed=options.seed,
+    )
+
+
+class _LoadReporter:
+    """Reports each piece of the weights and logs every tenth of them."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._last_tenth = 0
+
+    def __call__(self, progress: LoadProgress) -> None:
+        done, total = progress.bytes_done, progress.bytes_total
+        self._report(Progress("loading", done, total))
+        tenth = 10 * done // total if total else 10
+        if tenth > self._last_tenth:
+            self._last_tenth = tenth
+            log.info("Loading weights: %d%% of %s", 10 * tenth, format_bytes(total))
+
+
+def _log_plan(plan: Plan) -> None:
+    for setting in plan.settings:
+        log.info("Plan: %s %s (%s)", setting.flag, setting.value, setting.reason)
+    for warning in plan.warnings:
+        log.warning("Plan: %s", warning)
+
+
+def _log_memory(engine: LLMEngine, plan: Plan) -> None:
+    measured, stats = engine.measured, engine.stats()
+    log.info(
+        "Paged attention is used: block size %d tokens, %s blocks in all for %s tokens",
+        stats.block_size,
+        f"{stats.num_total_blocks:,}",
+        f"{stats.num_total_blocks * stats.block_size:,}",
+    )
+    log.info(
+        "KV cache: %s (%s bytes); weights: %s; process: %s",
+        format_bytes(measured.kv_cache_bytes),
+        f"{measured.kv_cache_bytes:,}",
+        format_bytes(measured.weights_bytes),
+        format_bytes(measured.process_bytes),
+    )
+    log.info(
+        "Memory utilisation: %g of %s (%s)",
+        plan.gpu_memory_utilization,
+        format_bytes(plan.device.memory_bytes),
+        plan.device.source,
+    )
+
+
+def _read_recommended_sampling(file: Path) -> dict[str, float]:
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidModelError(file.name, None, f"cannot be read as JSON: {error}") from error
+    values = {name: found.get(name) for name in _RECOMMENDABLE} if isinstance(found, dict) else {}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

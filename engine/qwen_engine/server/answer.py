@@ -1,0 +1,115 @@
+"""One answer as text: the engine's tokens, detokenised, up to the first stop string.
+
+Used by both completion routes, streamed or not, which is why both give the same text. Knows no
+HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from qwen_engine.async_engine import Generation
+from qwen_engine.detokenizer import Detokenizer, StopMatcher
+from qwen_engine.llm_engine import StepOutput
+from qwen_engine.server.protocol.sampling import Sampling
+
+
+class Answer:
+    """To be used with `async with`: leaving it early aborts the request and frees its blocks."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        detokenizer: Detokenizer,
+        sampling: Sampling,
+        *,
+        num_prompt_tokens: int,
+    ) -> None:
+        self._generation = generation
+        self._detokenizer = detokenizer
+        self._sampling = sampling
+        self._matcher = StopMatcher(
+            sampling.stop, include_match=sampling.include_stop_str_in_output
+        )
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_cached_tokens = 0
+        self.num_output_tokens = 0
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None  # the stop string or token that was met
+        self.seconds_to_first_token: float | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._generation.close("abort")
+
+    @property
+    def request_id(self) -> str:
+        return self._generation.request_id
+
+    @property
+    def seconds(self) -> float:
+        """Time since the request came to the engine."""
+        return time.monotonic() - self._generation.arrived
+
+    def finish(self) -> dict[str, Any]:
+        """Return the two fields that say why it ended; `stop_reason` is vLLM's."""
+        return {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """Yield new text, never empty, until the answer is complete.
+
+        Raises:
+            StepFailedError, ShuttingDownError: it ended early.
+        """
+        async for output in self._generation:
+            if self.seconds_to_first_token is None:
+                self.seconds_to_first_token = self.seconds
+            if text := self._take(output):
+                yield text
+            if self.finish_reason is not None:
+                return
+
+    async def text(self) -> str:
+        """Return the whole answer's text."""
+        return "".join([piece async for piece in self.pieces()])
+
+    def _take(self, output: StepOutput) -> str:
+        self.num_cached_tokens = output.num_cached_tokens
+        # One token at a time, so that a stop string ends the answer at the same token however
+        # the engine's steps were merged.
+        shown = []
+        for place, token_id in enumerate(output.token_ids, start=1):
+            self.num_output_tokens += 1
+            is_end = place == len(output.token_ids) and output.finish_reason == "stop"
+            if not (is_end and self._hides_end(token_id)):
+                shown.append(self._match(self._detokenizer.feed((token_id,))))
+            if self._matcher.matched is not None:
+                return "".join(shown)
+        if output.finish_reason is not None:
+            shown.append(self._end(output.finish_reason))
+        return "".join(shown)
+
+    def _hides_end(self, token_id: int) -> bool:
+        """The token that ended the answer is not part of its text, unless that was asked for."""
+        if token_id in self._sampling.stop_token_ids:
+            self.stop_reason = token_id
+        return not self._sampling.include_stop_str_in_output
+
+    def _match(self, text: str) -> str:
+        if self.num_output_tokens <= self._sampling.min_tokens:
+            return text  # too early to stop
+        shown = self._matcher.feed(text)
+        if self._matcher.matched is not None:
+            self.finish_reason, self.stop_reason = "stop", self._matcher.matched
+            self._generation.close("stop")
+        return shown
+
+    def _end(self, reason: str) -> str:
+        """Release all that was held back; it may still complete a stop string."""
+        self.finish_reason = reason
+        shown = self._match(self._detokenizer.flush())
+        return shown + self._matcher.flush()

@@ -1,0 +1,60 @@
+"""What both completion routes do around an answer: ids, headers, usage, the line in the log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from qwen_engine.server.answer import Answer
+from qwen_engine.server.protocol.bodies import usage_body
+
+log = logging.getLogger(__name__)
+
+IGNORED_HEADER = "X-Ignored-Fields"
+_SHOWN_FIELDS = 20
+_NOT_IN_A_HEADER = re.compile(r"[^\w.\[\]-]", re.ASCII)
+
+
+def new_request_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def response_headers(request_id: str, ignored: Sequence[str]) -> dict[str, str]:
+    """Return the headers of every answer; the names of ignored fields are the user's own text."""
+    headers = {"X-Request-Id": request_id}
+    if ignored:
+        names = [_NOT_IN_A_HEADER.sub("?", name)[:60] for name in ignored[:_SHOWN_FIELDS]]
+        headers[IGNORED_HEADER] = ", ".join(names)
+        log.debug("%s: ignored %s", request_id, headers[IGNORED_HEADER])
+    return headers
+
+
+def usage_of(answers: Iterable[Answer]) -> dict[str, Any]:
+    answers = list(answers)
+    return usage_body(
+        prompt_tokens=sum(answer.num_prompt_tokens for answer in answers),
+        completion_tokens=sum(answer.num_output_tokens for answer in answers),
+        cached_tokens=sum(answer.num_cached_tokens for answer in answers),
+    )
+
+
+def finished(request: web.Request, request_id: str, answers: Sequence[Answer]) -> None:
+    """Log the one line that a request leaves."""
+    usage = usage_of(answers)
+    first = min((a.seconds_to_first_token or a.seconds for a in answers), default=0.0)
+    log.info(
+        "%s %s prompt=%d cached=%d output=%d finish=%s first=%.3fs total=%.3fs",
+        request.path,
+        request_id,
+        usage["prompt_tokens"],
+        usage["prompt_tokens_details"]["cached_tokens"],
+        usage["completion_tokens"],
+        ",".join(sorted({answer.finish_reason or "aborted" for answer in answers})) or "echo",
+        first,
+        max((answer.seconds for answer in answers), default=0.0),
+    )

@@ -1,0 +1,209 @@
+"""/metrics: vLLM's series under vLLM's names and labels, and ours under `qwen_`.
+
+Owns the registry. Counts requests as the engine's observer; block and queue figures are read from
+the engine's frozen snapshot when Prometheus asks, so a scrape never waits for a step. Names after
+vLLM 0.32 (vllm/v1/metrics/loggers.py); dashboards, KEDA queries and the Gateway API's endpoint
+picker read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from qwen_engine.async_engine import EndReason
+from qwen_engine.launch import Launched, Progress
+from qwen_engine.llm_engine import EngineStats
+
+_TTFT = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+_INTER_TOKEN = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+)  # fmt: skip
+_REQUEST = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+_LABELS = ("model_name", "engine")
+_REASONS: tuple[EndReason, ...] = ("stop", "length", "abort", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a scrape reads."""
+
+    model_name: str
+    progress: Progress
+    stats: EngineStats | None
+    launched: Launched | None
+
+
+class Metrics:
+    """The registry, and the engine's observer."""
+
+    def __init__(self, model_name: str, snapshot: Callable[[], Snapshot]) -> None:
+        self._registry = CollectorRegistry()
+        labels = (model_name, "0")
+        self._first_token = self._histogram(
+            "vllm:time_to_first_token_seconds", "Time to first token in seconds.", _TTFT
+        ).labels(*labels)
+        self._inter_token = self._histogram(
+            "vllm:inter_token_latency_seconds", "Time between tokens in seconds.", _INTER_TOKEN
+        ).labels(*labels)
+        self._e2e = self._histogram(
+            "vllm:e2e_request_latency_seconds", "End to end request latency in seconds.", _REQUEST
+        ).labels(*labels)
+        self._success = Counter(
+            "vllm:request_success", "Requests that ended, by reason.",
+            (*_LABELS, "finished_reason"), registry=self._registry,
+        )  # fmt: skip
+        self._ended = {reason: self._success.labels(*labels, reason) for reason in _REASONS}
+        self._registry.register(_EngineCollector(snapshot))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def render(self) -> bytes:
+        """Return Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def next_token(self, seconds: float) -> None:
+        self._inter_token.observe(seconds)
+
+    def ended(self, seconds: float, reason: EndReason) -> None:
+        self._e2e.observe(seconds)
+        self._ended[reason].inc()
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, _LABELS, buckets=buckets, registry=self._registry)
+
+
+class _EngineCollector(Collector):
+    """Turns one snapshot into series at the moment of the scrape."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())  # so that registering does not collect
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._snapshot()
+        yield from _load_series(snapshot)
+        if snapshot.stats is not None and snapshot.launched is not None:
+            labels = (snapshot.model_name, "0")
+            yield from _queue_series(snapshot.stats, labels)
+            yield from _token_series(snapshot.stats, labels)
+            yield _cache_config(snapshot.stats, snapshot.launched)
+            yield from _block_series(snapshot.stats)
+            yield _memory_series(snapshot.launched)
+
+
+def _queue_series(stats: EngineStats, labels: tuple[str, str]) -> Iterator[Metric]:
+    usage = stats.num_used_blocks / stats.num_total_blocks
+    yield _gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 %.", usage, labels)
+    running, waiting = stats.num_running, stats.num_waiting
+    yield _gauge("vllm:num_requests_running", "Requests in execution.", running, labels)
+    yield _gauge("vllm:num_requests_waiting", "Requests waiting.", waiting, labels)
+    by_reason = GaugeMetricFamily(
+        "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason.",
+        labels=(*_LABELS, "reason"),
+    )  # fmt: skip
+    by_reason.add_metric((*labels, "capacity"), waiting)
+    by_reason.add_metric((*labels, "deferred"), 0)
+    yield by_reason
+
+
+def _token_series(stats: EngineStats, labels: tuple[str, str]) -> Iterator[Metric]:
+    for name, text, value in (
+        ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.",
+         stats.prefix_cache_queries),
+        ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits),
+        ("vllm:num_preemptions", "Preemptions.", stats.num_preemptions),
+        ("vllm:prompt_tokens", "Prompt tokens processed.", stats.prompt_tokens),
+        ("vllm:generation_tokens", "Tokens generated.", stats.output_tokens),
+    ):  # fmt: skip
+        yield _counter(name, text, value, labels)
+
+
+def _cache_config(stats: EngineStats, launched: Launched) -> Metric:
+    """vLLM's way to publish constants: a gauge of 1 whose labels are the values; no model_name."""
+    values = {
+        "engine": "0",
+        "block_size": str(stats.block_size),
+        "num_gpu_blocks": str(stats.num_total_blocks),
+        "num_cpu_blocks": "0",
+        "cache_dtype": "auto",
+        "enable_prefix_caching": str(launched.config.enable_prefix_caching),
+        "gpu_memory_utilization": f"{launched.plan.gpu_memory_utilization:g}",
+    }
+    family = GaugeMetricFamily(
+        "vllm:cache_config_info", "Settings of the KV cache.", labels=tuple(values)
+    )
+    family.add_metric(tuple(values.values()), 1)
+    return family
+
+
+def _block_series(stats: EngineStats) -> Iterator[Metric]:
+    blocks = GaugeMetricFamily(
+        "qwen_kv_blocks", "KV blocks; free + used = total, cached ones are free.", labels=("state",)
+    )
+    for state in ("total", "free", "used", "cached"):
+        blocks.add_metric((state,), getattr(stats, f"num_{state}_blocks"))
+    yield blocks
+    allocated, freed = stats.blocks_allocated, stats.blocks_freed
+    yield CounterMetricFamily("qwen_kv_blocks_allocated", "KV blocks taken.", value=allocated)
+    yield CounterMetricFamily("qwen_kv_blocks_freed", "KV blocks given back.", value=freed)
+
+
+def _load_series(snapshot: Snapshot) -> Iterator[Metric]:
+    progress = snapshot.progress
+    yield CounterMetricFamily(
+        "qwen_model_load_bytes", "Bytes of weights read so far.", value=progress.loaded_bytes
+    )
+    yield GaugeMetricFamily(
+        "qwen_model_load_progress", "Share of the model that is loaded; 1 is all.",
+        value=progress.loaded_share,
+    )  # fmt: skip
+
+
+def _memory_series(launched: Launched) -> Metric:
+    family = GaugeMetricFamily(
+        "qwen_memory_bytes", "Bytes by component, as planned and as measured.",
+        labels=("component", "kind"),
+    )  # fmt: skip
+    for line in launched.plan.ledger:
+        family.add_metric((line.component, "planned"), line.num_bytes)
+    measured = launched.engine.measured
+    family.add_metric(("weights", "measured"), measured.weights_bytes)
+    family.add_metric(("kv-cache", "measured"), measured.kv_cache_bytes)
+    family.add_metric(("process", "measured"), measured.process_bytes)
+    return family
+
+
+def _gauge(name: str, text: str, value: float, labels: tuple[str, str]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=_LABELS)
+    family.add_metric(labels, value)
+    return family
+
+
+def _counter(name: str, text: str, value: float, labels: tuple[str, str]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=_LABELS)
+    family.add_metric(labels, value)
+    return family

@@ -1,0 +1,1 @@
+"""OpenAI's JSON ↔ dataclasses. Knows neither aiohttp nor the engine's state."""

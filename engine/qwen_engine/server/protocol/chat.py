@@ -1,0 +1,197 @@
+"""/v1/chat/completions: the request, and the bodies of its answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qwen_engine.server.protocol.fields import Fields, describe
+from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
+from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
+from qwen_engine.server.protocol.unsupported import CHAT, refuse_unsupported
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+# Parts of a message that templates know, passed on as they are.
+_PASSED_ON = ("name", "tool_call_id", "reasoning_content")
+# Arguments of the template call that are ours to give.
+_RESERVED = frozenset({
+    "conversation", "messages", "chat_template", "tokenize", "add_generation_prompt",
+    "continue_final_message", "return_dict", "return_tensors", "tools", "documents", "padding",
+    "truncation", "max_length", "tokenizer_kwargs", "return_assistant_tokens_mask",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    model: str | None
+    messages: tuple[dict[str, Any], ...]
+    sampling: Sampling
+    streaming: Streaming
+    add_generation_prompt: bool
+    continue_final_message: bool
+    template_variables: Mapping[str, Any]
+    ignored: tuple[str, ...]  # fields that were sent and have no effect
+
+
+def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
+    """Read the body of a request.
+
+    Raises:
+        RequestError: the first thing that is wrong, with the field's name.
+    """
+    fields = Fields(body)
+    model = fields.string("model")
+    messages = parse_messages(fields)
+    limit = fields.integer("max_completion_tokens", low=1)
+    older_limit = fields.integer("max_tokens", low=1)
+    sampling = parse_sampling(
+        fields, max_tokens=limit if limit is not None else older_limit, recommended=recommended
+    )
+    streaming = parse_streaming(fields)
+    continues = fields.boolean("continue_final_message")
+    prompts = fields.boolean("add_generation_prompt", default=not continues)
+    if continues and prompts:
+        why = "cannot be true together with add_generation_prompt"
+        raise fields.error("continue_final_message", why)
+    refuse_unsupported(fields, CHAT)
+    variables = parse_template_variables(fields)
+    return ChatRequest(
+        model=model,
+        messages=messages,
+        sampling=sampling,
+        streaming=streaming,
+        add_generation_prompt=prompts,
+        continue_final_message=continues,
+        template_variables=variables,
+        ignored=(*fields.ignored(), *streaming.ignored),
+    )
+
+
+def parse_template_variables(fields: Fields) -> Mapping[str, Any]:
+    """Read chat_template_kwargs: variables of the model's template such as enable_thinking."""
+    variables = fields.object("chat_template_kwargs") or {}
+    taken = sorted(_RESERVED & variables.keys())
+    if taken:
+        raise fields.error("chat_template_kwargs", f"may not set {taken[0]}")
+    return variables
+
+
+def parse_messages(fields: Fields) -> tuple[dict[str, Any], ...]:
+    messages = fields.array("messages")
+    if messages is None:
+        raise fields.error("messages", "is missing: an array of messages is needed")
+    if not messages:
+        raise fields.error("messages", "is empty: at least one message is needed")
+    return tuple(
+        _parse_message(Fields(message, f"messages[{index}]"))
+        for index, message in enumerate(messages)
+    )
+
+
+def _parse_message(fields: Fields) -> dict[str, Any]:
+    role = fields.string("role")
+    if role not in _ROLES:
+        raise fields.error("role", f"must be one of {', '.join(_ROLES)}, not {describe(role)}")
+    # Templates know "system" only; OpenAI's newer name means the same.
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    message["content"] = _parse_content(fields, is_optional=role == "assistant")
+    if role == "assistant" and fields.array("tool_calls"):
+        message["tool_calls"] = _parse_tool_calls(fields)
+    for name in _PASSED_ON:
+        if (value := fields.string(name)) is not None:
+            message[name] = value
+    return message
+
+
+def _parse_content(fields: Fields, *, is_optional: bool) -> str:
+    content = fields.value("content")
+    if isinstance(content, str):
+        return content
+    if content is None:
+        if is_optional:
+            return ""
+        raise fields.error("content", "must be a string or an array of parts, not null")
+    if not isinstance(content, list):
+        why = f"must be a string or an array of parts, not {describe(content)}"
+        raise fields.error("content", why)
+    path = fields.param("content")
+    # One line each, as vLLM joins them (entrypoints/chat_utils.py).
+    return "\n".join(
+        _parse_part(Fields(part, f"{path}[{index}]")) for index, part in enumerate(content)
+    )
+
+
+def _parse_part(fields: Fields) -> str:
+    kind = fields.string("type")
+    if kind not in ("text", "refusal"):
+        why = f"must be 'text', not {describe(kind)}: this version takes text only"
+        raise fields.error("type", why)
+    text = fields.string(kind)
+    if text is None:
+        raise fields.error(kind, "is missing")
+    return text
+
+
+def _parse_tool_calls(fields: Fields) -> list[dict[str, Any]]:
+    """Read the calls of an earlier turn; templates want the arguments as an object."""
+    calls = []
+    for index, call in enumerate(fields.array("tool_calls") or []):
+        outer = Fields(call, f"{fields.param('tool_calls')}[{index}]")
+        function = Fields(outer.value("function"), outer.param("function"))
+        name = function.string("name")
+        if name is None:
+            raise function.error("name", "is missing")
+        arguments = _parse_arguments(function.value("arguments"))
+        found = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        if (call_id := outer.string("id")) is not None:
+            found["id"] = call_id
+        calls.append(found)
+    return calls
+
+
+def _parse_arguments(value: object) -> object:
+    if not isinstance(value, str):
+        return value if isinstance(value, dict) else {}
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return parsed if isinstance(parsed, dict) else value
+
+
+@dataclass(frozen=True, slots=True)
+class ChatHead:
+    """What every body of one answer repeats."""
+
+    request_id: str
+    created: int  # Unix seconds
+    model: str
+
+    def completion(
+        self, text: str, finish: Mapping[str, Any], usage: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the whole answer; `finish` has finish_reason and stop_reason."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, **finish}
+        return {**self._head("chat.completion"), "choices": [choice], "usage": usage}
+
+    def chunk(
+        self, delta: Mapping[str, Any], finish: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return one piece of a streamed answer; the last one has `finish`."""
+        end = finish or {"finish_reason": None}
+        choice = {"index": 0, "delta": delta, "logprobs": None, **end}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def usage_chunk(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.request_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }

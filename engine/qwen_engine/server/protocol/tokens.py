@@ -1,0 +1,56 @@
+"""/tokenize and /detokenize, as vLLM has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qwen_engine.server.protocol.chat import parse_messages, parse_template_variables
+from qwen_engine.server.protocol.fields import Fields, describe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeRequest:
+    """Either a text or messages."""
+
+    model: str | None
+    prompt: str | None
+    messages: tuple[dict[str, Any], ...]
+    add_special_tokens: bool
+    add_generation_prompt: bool
+    template_variables: Mapping[str, Any]
+    return_token_strs: bool
+
+
+def parse_tokenize(body: object) -> TokenizeRequest:
+    fields = Fields(body)
+    model, prompt = fields.string("model"), fields.string("prompt")
+    if (prompt is None) == (fields.value("messages") is None):
+        raise fields.error("prompt", "or messages is needed, and not both")
+    return TokenizeRequest(
+        model=model,
+        prompt=prompt,
+        messages=parse_messages(fields) if prompt is None else (),
+        add_special_tokens=fields.boolean("add_special_tokens", default=prompt is not None),
+        add_generation_prompt=fields.boolean("add_generation_prompt", default=True),
+        template_variables=parse_template_variables(fields),
+        return_token_strs=fields.boolean("return_token_strs"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeRequest:
+    model: str | None
+    tokens: list[int]
+
+
+def parse_detokenize(body: object) -> DetokenizeRequest:
+    fields = Fields(body)
+    model, tokens = fields.string("model"), fields.array("tokens")
+    if tokens is None:
+        raise fields.error("tokens", "is missing: an array of token ids is needed")
+    for index, token in enumerate(tokens):
+        if type(token) is not int:
+            raise fields.error("tokens", f"must hold token ids: [{index}] is {describe(token)}")
+    return DetokenizeRequest(model, tokens)

@@ -1,0 +1,171 @@
+"""The model as the routes use it: text in, answers out.
+
+Owns the step from a parsed request to one in the engine: names, tokenisation (in threads, for it
+takes long on long texts), limits. Made once the model is loaded. Knows no aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from qwen_engine.async_engine import AsyncEngine
+from qwen_engine.errors import PromptTooLongError, RequestError, UnknownModelError
+from qwen_engine.launch import Launched
+from qwen_engine.server.answer import Answer
+from qwen_engine.server.protocol.fields import describe
+from qwen_engine.server.protocol.sampling import Sampling
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One prompt, ready for the engine."""
+
+    request_id: str
+    prompt: Sequence[int]
+    sampling: Sampling
+    param: str  # the request's field that the prompt came from
+
+
+class ModelService:
+    """Every method belongs to the event loop's thread."""
+
+    def __init__(self, launched: Launched, engine: AsyncEngine) -> None:
+        self.launched = launched
+        self.created = int(time.time())
+        self._engine = engine
+        self._tokenizer = launched.tokenizer
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
+        model_eos = launched.engine.model_config.eos_token_ids
+        eos = self._tokenizer.eos_token_id
+        self._extra_eos = frozenset({eos} - model_eos if eos is not None else ())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.launched.config.served_model_names
+
+    @property
+    def max_model_len(self) -> int:
+        return self.launched.config.max_model_len
+
+    @property
+    def recommended_sampling(self) -> Mapping[str, float]:
+        """What the model's authors recommend where a request is silent."""
+        return self.launched.recommended_sampling
+
+    def now(self) -> int:
+        """Return Unix seconds, for the bodies' `created`."""
+        return int(time.time())
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def check_name(self, name: str | None) -> str:
+        """Return the served name a request means; leaving it out means the first.
+
+        Raises:
+            UnknownModelError: no such model here.
+        """
+        if name is None:
+            return self.names[0]
+        if name not in self.names:
+            raise UnknownModelError(name[:200], served=self.names)
+        return name
+
+    async def encode(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+        """Tokenise a text that came in the field `param`.
+
+        Raises:
+            RequestError: empty, not Unicode, or so long that it cannot fit whatever its tokens are.
+        """
+        self._refuse_hopeless(text, param)
+        try:
+            ids = await self._in_thread(
+                lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            )
+        except RequestError as error:
+            raise RequestError(f"{param}: {error}", param=param) from error
+        if not ids:
+            raise RequestError(f"{param} is empty: at least one token is needed", param=param)
+        return ids
+
+    async def encode_chat(self, messages: Sequence[dict[str, Any]], **settings: Any) -> list[int]:
+        """Render messages with the model's template and tokenise the result."""
+        text = await self._in_thread(lambda: self._tokenizer.render_chat(messages, **settings))
+        return await self.encode(text, add_special_tokens=False, param="messages")
+
+    def check_ids(self, ids: Sequence[int], param: str) -> None:
+        """Raise RequestError unless all are ids of this model."""
+        size = self.launched.engine.model_config.vocab_size
+        if not ids:
+            raise RequestError(f"{param} is empty: at least one token is needed", param=param)
+        if min(ids) < 0 or max(ids) >= size:
+            wrong = next(each for each in ids if not 0 <= each < size)
+            raise RequestError(
+                f"{param} holds {describe(wrong)}, but this model's token ids are 0 to {size - 1}",
+                param=param,
+            )
+
+    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return await self._in_thread(
+            lambda: self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        )
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        return self._tokenizer.token_strings(ids)
+
+    async def submit(self, ask: Ask) -> Answer:
+        """Hand a prompt to the engine.
+
+        Raises:
+            RequestError: it can never be served; the message has the figures.
+            UnavailableError: not now.
+        """
+        limit = self._max_tokens(ask)
+        params = ask.sampling.params(limit, self._extra_eos)
+        generation = await self._engine.submit(ask.request_id, ask.prompt, params)
+        detokenizer = self._tokenizer.detokenizer(
+            ask.prompt, skip_special_tokens=ask.sampling.skip_special_tokens
+        )
+        return Answer(generation, detokenizer, ask.sampling, num_prompt_tokens=len(ask.prompt))
+
+    def check_fits(self, ask: Ask) -> None:
+        """Raise PromptTooLongError, as `submit` would, without submitting."""
+        self._max_tokens(ask)
+
+    def _max_tokens(self, ask: Ask) -> int:
+        asked, length = ask.sampling.max_tokens, len(ask.prompt)
+        if length + (1 if asked is None else asked) > self.max_model_len:
+            error = PromptTooLongError(
+                num_prompt_tokens=length, max_tokens=asked, max_model_len=self.max_model_len
+            )
+            if error.param == "messages":
+                error.param = ask.param
+            raise error
+        if asked is not None:
+            return asked
+        # A pool smaller than the model's length: what fits it, or the engine's refusal with
+        # figures.
+        return max(1, min(self.max_model_len, self.launched.engine.max_request_tokens) - length)
+
+    def _refuse_hopeless(self, text: str, param: str) -> None:
+        """Refuse what is too long even if made of the longest tokens; tokenising it takes long."""
+        least = len(text) // self._tokenizer.longest_token_chars
+        if least > self.max_model_len:
+            error = PromptTooLongError(
+                num_prompt_tokens=least,
+                max_tokens=None,
+                max_model_len=self.max_model_len,
+                is_lower_bound=True,
+            )
+            error.param = param
+            raise error
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -1,0 +1,20 @@
+"""The server's own settings. Made by `cli`, read by `app` and `run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qwen_engine.options import EngineOptions
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    engine: EngineOptions
+    host: str = "0.0.0.0"
+    port: int = 8000  # 0: any free one, which the log names
+    api_keys: tuple[str, ...] = ()  # empty: no key is asked for
+    max_queue: int = 256  # requests that may wait beyond max_num_seqs
+    shutdown_timeout_seconds: float = 30.0  # for running answers after SIGTERM
+    max_body_bytes: int = 32 * MIB

@@ -1,0 +1,76 @@
+"""What the server is at this moment: loading, ready, stopping or dead.
+
+Owns the launch in the background and the facts that /health, /ready, /stats and /metrics tell.
+One object per application, found under the key STATE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+
+from qwen_engine.async_engine import AsyncEngine
+from qwen_engine.errors import NotReadyError
+from qwen_engine.launch import Launched, Progress, launch
+from qwen_engine.options import EngineOptions
+from qwen_engine.server.metrics import Metrics, Snapshot
+from qwen_engine.server.service import ModelService
+from qwen_engine.server.settings import ServerSettings
+
+Launch = Callable[[EngineOptions, Callable[[Progress], None]], Launched]
+
+
+class ServerState:
+    """Made in the event loop; `loading` is the task that loads the model."""
+
+    def __init__(self, settings: ServerSettings, launcher: Launch = launch) -> None:
+        self.settings = settings
+        self.progress = Progress("starting")
+        self.service: ModelService | None = None
+        names = settings.engine.served_model_names
+        self._model_name = names[0] if names else settings.engine.model
+        self.metrics = Metrics(self._model_name, self._snapshot)
+        self.engine = AsyncEngine(self.metrics)
+        self._launcher = launcher
+        self.loading = asyncio.get_running_loop().create_task(self._load())
+
+    def require_service(self) -> ModelService:
+        """Return the loaded model.
+
+        Raises:
+            NotReadyError: it is still loading.
+        """
+        if self.service is None:
+            what = self.progress.describe()
+            raise NotReadyError(f"the model is still loading ({what})", retry_after_seconds=5)
+        return self.service
+
+    def close(self) -> bool:
+        """End the engine's thread; False if it is inside a long call and goes on."""
+        self.loading.cancel()
+        if self.service is not None:
+            self.service.close()
+        return self.engine.stop()
+
+    async def _load(self) -> None:
+        launched = await self.engine.start(
+            lambda: self._launcher(self.settings.engine, self._report)
+        )
+        self.service = ModelService(launched, self.engine)
+        self.progress = Progress("ready", self.progress.bytes_done, self.progress.bytes_total)
+        self.engine.accept(
+            max_running=launched.config.max_num_seqs, max_queue=self.settings.max_queue
+        )
+
+    def _report(self, progress: Progress) -> None:
+        # Called in the engine's thread: one assignment of a frozen object needs no lock.
+        self.progress = progress
+
+    def _snapshot(self) -> Snapshot:
+        launched = self.service.launched if self.service else None
+        return Snapshot(self._model_name, self.progress, self.engine.stats, launched)
+
+
+STATE = web.AppKey("state", ServerState)

@@ -1,0 +1,66 @@
+# `make` alone lists what there is. Targets set up what they need themselves: see tests/setup/.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+SETUP := tests/setup/install.sh
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest
+LAYERS := unit contract parity control-plane chart cluster e2e
+MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
+export MODEL
+
+.PHONY: help
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo demo-stop
+demo: ## A cluster, the chart, a model and a true answer: then yours (MODEL=Qwen/Qwen3-0.6B for another)
+	@$(SETUP) demo && $(PY) -m tests.demo start
+
+demo-stop: ## End the demo and its cluster
+	@$(SETUP) demo && $(PY) -m tests.demo stop
+
+.PHONY: install fmt lint
+install: ## Get everything: Debian packages (as root), .venv, the cluster's programs
+	@$(SETUP) all
+
+fmt: ## Format the Python and fix what ruff can fix
+	@$(SETUP) lint && $(PY) -m ruff check --fix . && $(PY) -m ruff format .
+
+lint: ## ruff, mypy --strict, and the direction of imports
+	@$(SETUP) lint && $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy && .venv/bin/lint-imports
+
+.PHONY: test test-gpu $(LAYERS:%=test-%)
+test: ## Everything that needs no GPU (as root also on a real node)
+	@$(SETUP) test && $(PYTEST) -m "not gpu" $(foreach l,$(LAYERS),tests/$(subst -,_,$(l)))
+
+$(LAYERS:%=test-%):
+	@$(SETUP) test && $(PYTEST) -m "not gpu" tests/$(subst -,_,$(@:test-%=%))
+
+test-unit: ## No process, no network: seconds
+test-contract: ## The HTTP API, and what the operator tells the engine
+test-parity: ## The engine's tokens against transformers'
+test-control-plane: ## The operator on a real API server
+test-chart: ## helm lint, template and the schema
+test-cluster: ## The local cluster itself
+test-e2e: ## Real pods: install, answer, kill, delete (as root)
+
+test-gpu: ## What needs a CUDA device
+	@$(SETUP) lint && $(PYTEST) -m gpu tests
+
+.PHONY: ci bench crds chart images constraints clean
+ci: lint test ## lint and test: exactly what .ci/run runs
+
+bench: ## Time to first token, decode rate and throughput of SmolLM2 on this machine, as JSON
+	@$(SETUP) lint && $(PY) -m qwen_engine bench "$$($(PY) -m tests.models smollm2)"
+
+crds: ## Copy the CRD into the chart
+	@cp crds/*.yaml charts/qwen-operator/crds/
+
+chart: ## Lint the chart and pack it into dist/
+	@$(SETUP) demo && tests/setup/chart.sh
+
+constraints: ## Pin the newest versions that fit into constraints.txt
+	@tests/setup/constraints.sh
+
+clean: ## Remove what is built inside the clone (the cache outside stays)
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache engine/*.egg-info operator/*.egg-info

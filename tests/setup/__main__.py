@@ -1,0 +1,60 @@
+"""`python -m tests.setup [lint|demo|test|all]`: get what that needs and does not have yet."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tests.cluster import tools
+from tests.cluster.paths import REPOSITORY
+from tests.setup.debian import BROWSER, NODE, ensure_packages
+from tests.setup.steps import SetupError
+from tests.setup.venv import ensure_venv
+
+_DEMO_TOOLS = ("etcd", "kubernetes", "helm", "pause")
+_TOOLS = {"lint": (), "demo": _DEMO_TOOLS, "test": (*_DEMO_TOOLS, "kwok")}
+_TOOLS["all"] = _TOOLS["test"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Set up for one purpose; print nothing if all is there."""
+    parser = argparse.ArgumentParser(prog="tests/setup/install.sh", description=__doc__)
+    parser.add_argument("purpose", nargs="?", default="all", choices=list(_TOOLS))
+    purpose = parser.parse_args(argv).purpose
+    try:
+        _set_up(purpose)
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _set_up(purpose: str) -> None:
+    if purpose in {"test", "all"}:
+        ensure_packages(NODE, without="tests on a real node will be skipped")
+        ensure_packages(BROWSER, without="tests of the chat page in a browser will be skipped")
+    elif purpose == "demo" and not os.environ.get("KUBECONFIG"):
+        ensure_packages(NODE, without="so there can be no node here")
+    build = _start_building(_TOOLS[purpose])
+    try:
+        ensure_venv()
+        if build is not None and build.wait():
+            raise SetupError("the cluster's tools could not be built: see above")
+    finally:
+        if build is not None and build.poll() is None:
+            build.terminate()
+            build.wait()
+
+
+def _start_building(names: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Build tools beside the Python packages: the one needs processors, the other the network."""
+    missing = [name for name in names if not tools.TOOL_SETS[name].bin.is_dir()]
+    if not missing:
+        return None
+    argv = [sys.executable, "-m", "tests.cluster.tools", *missing]
+    return subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Programs that come from Debian or Ubuntu packages: installed for root, named for others.
+
+Called by __main__. Installs only what is missing, so a machine with Docker's own containerd
+keeps it.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.setup.steps import run_logged, step
+
+_SYSTEM_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+_APT_ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive"}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A package, and the programs or files any one of which shows that it need not be had."""
+
+    package: str
+    shown_by: tuple[str, ...]
+
+    def is_met(self) -> bool:
+        """Say whether one of the programs is there."""
+        return any(_is_there(name) for name in self.shown_by)
+
+
+NODE = (
+    Need("containerd", ("containerd",)),
+    Need("runc", ("runc",)),
+    Need("containernetworking-plugins", ("/usr/lib/cni/bridge", "/opt/cni/bin/bridge")),
+    Need("iptables", ("iptables",)),
+    Need("iproute2", ("ip",)),
+)
+BROWSER = (Need("chromium", ("chromium", "chromium-browser", "google-chrome")),)
+
+
+def _is_there(name: str) -> bool:
+    if name.startswith("/"):
+        return Path(name).exists()
+    return bool(shutil.which(name)) or any(Path(f, name).exists() for f in _SYSTEM_FOLDERS)
+
+
+def ensure_packages(needs: Sequence[Need], *, without: str) -> None:
+    """Install the packages that are missing; where that can't be, say what is lost: `without`."""
+    missing = [need.package for need in needs if not need.is_met()]
+    if not missing:
+        return
+    command = f"apt-get install {' '.join(missing)}"
+    if shutil.which("apt-get") is None:
+        print(f"• missing: {', '.join(missing)} (no apt-get here: use your packages); {without}")
+    elif os.geteuid() != 0:
+        print(f"• missing: {', '.join(missing)} (not root); {without}. As root: {command}")
+    else:
+        apt_install(missing)
+
+
+def apt_install(packages: Sequence[str]) -> None:
+    """Install packages as root. Raises SetupError."""
+    with step(f"Debian packages: {' '.join(packages)}"):
+        run_logged(["apt-get", "update"], log="apt-update.log", env=_APT_ENVIRONMENT)
+        install = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+        run_logged(install, log="apt-install.log", env=_APT_ENVIRONMENT)

@@ -110,7 +110,7 @@ def _trouble(sight: Sight, progress: Progress) -> Problem | None:
 
 
 def _progress(sight: Sight) -> Progress:
-    old_wanted = ((sight.deployment or {}).get("spec") or {}).get("replicas", 0)
+    old_wanted = ((sight.deployment or {}).get("spec") or {}).get("replicas", 1)
     wanted = sight.wanted if sight.wanted is not None else old_wanted
     return Progress(
         wanted=wanted,

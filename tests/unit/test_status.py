@@ -1,0 +1,250 @@
+"""status: conditions, their times, blocks, and the events that come of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from qwen_operator.events import build_events
+from qwen_operator.reconcile import Observed, news
+from qwen_operator.status import Reading
+from tests.unit.operator_states import (
+    LATER,
+    NOW,
+    condition,
+    look,
+    pod,
+    resource,
+    rolled_out,
+    settle,
+)
+
+Json = dict[str, Any]
+
+
+def seen(*pods: Json, ready: int = 0) -> tuple[Json, Observed]:
+    """A settled QwenDeployment whose Deployment made these pods."""
+    about, observed = settle(resource())
+    observed = rolled_out(observed, ready=ready, replicas=len(pods))
+    return about, dataclasses.replace(observed, pods=pods)
+
+
+def waiting(reason: str, message: str = "", **more: Any) -> Json:
+    return {"state": {"waiting": {"reason": reason, "message": message}}, **more}
+
+
+def died(reason: str = "Error", code: int = 1, message: str = "") -> Json:
+    return {"terminated": {"reason": reason, "exitCode": code, "message": message}}
+
+
+CASES = [
+    pytest.param(
+        pod(
+            "a",
+            container={},
+            phase="Pending",
+            containerStatuses=[],
+            conditions=[
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+                }
+            ],
+        ),
+        "Unschedulable",
+        "Insufficient nvidia.com/gpu",
+        id="the scheduler's sentence is passed on",
+    ),
+    pytest.param(
+        pod("a", container=waiting("ErrImagePull", "manifest unknown")),
+        "ImagePull",
+        "manifest unknown",
+        id="an image that cannot be pulled",
+    ),
+    pytest.param(
+        pod("a", container=waiting("ErrImageNeverPull")),
+        "ImagePull",
+        "ErrImageNeverPull",
+        id="an image that may not be pulled",
+    ),
+    pytest.param(
+        pod("a", container=waiting("CreateContainerConfigError", 'secret "hf" not found')),
+        "ContainerConfig",
+        'secret "hf" not found',
+        id="a Secret that is not there",
+    ),
+    pytest.param(
+        pod(
+            "a",
+            container=waiting(
+                "CrashLoopBackOff",
+                "back-off 20s restarting failed container",
+                restartCount=3,
+                lastState=died(message="Traceback…\nModelError: no such folder\n\n"),
+            ),
+        ),
+        "CrashLoop",
+        "exit code 1 (3 restarts): ModelError: no such folder",
+        id="the last words of an engine that keeps dying",
+    ),
+    pytest.param(
+        pod("a", container={"restartCount": 2, "lastState": died(code=137)}),
+        "CrashLoop",
+        "kubectl logs --previous",
+        id="an engine that dies without a word, while it starts once more",
+    ),
+    pytest.param(
+        pod("a", container={"state": died("OOMKilled", 137), "restartCount": 0}),
+        "OOMKilled",
+        "spec.engine.resources.limits.memory",
+        id="an engine killed for its memory",
+    ),
+    pytest.param(
+        pod("a", phase="Failed", reason="Evicted", message="low on ephemeral-storage"),
+        "Evicted",
+        "low on ephemeral-storage",
+        id="an evicted pod",
+    ),
+]
+
+
+@pytest.mark.parametrize(("a_pod", "reason", "words"), CASES)
+def test_what_stops_a_pod_becomes_the_reason_and_the_sentence(
+    a_pod: Json, reason: str, words: str
+) -> None:
+    about, observed = seen(a_pod)
+    outcome = look(about, observed)
+    for kind, status in (("Available", "False"), ("Degraded", "True")):
+        state, why, message = condition(outcome, kind)
+        assert (state, why) == (status, reason)
+        assert words in message
+        assert "pod a" in message
+    assert condition(outcome, "Progressing")[:2] == ("False", "Blocked")
+    assert [(n.is_warning, n.reason) for n in news(outcome)] == [(True, reason)]
+
+
+@pytest.mark.parametrize(
+    ("a_pod", "readings", "reason", "words"),
+    [
+        (pod("a", container=waiting("ContainerCreating")), {}, "Starting", "on node node-1"),
+        (pod("a"), {}, "Loading", "pod a loads the model"),
+        (pod("a"), {"a": Reading(loaded=62)}, "Loading", "62% done"),
+        (pod("a", container={"restartCount": 1, "lastState": died()}), {}, "Loading", "loads"),
+    ],
+)
+def test_what_only_takes_time_is_no_fault(
+    a_pod: Json, readings: dict[str, Reading], reason: str, words: str
+) -> None:
+    about, observed = seen(a_pod)
+    outcome = look(about, dataclasses.replace(observed, readings=readings))
+    assert condition(outcome, "Available")[:2] == ("False", reason)
+    assert words in condition(outcome, "Available")[2]
+    assert condition(outcome, "Progressing")[:2] == ("True", "RollingOut")
+    assert condition(outcome, "Degraded")[0] == "False"
+    assert news(outcome) == []
+
+
+def test_a_ready_pod_makes_it_available_once_and_says_where() -> None:
+    about, observed = seen(pod("a", ready=True), ready=1)
+    outcome = look(about, observed)
+    assert condition(outcome, "Available") == (
+        "True",
+        "Serving",
+        "1 of 1 pods answer at http://chat.ns.svc:8000/v1",
+    )
+    assert condition(outcome, "Progressing")[:2] == ("False", "Settled")
+    assert outcome.status["ready"] == "1/1"
+    assert outcome.status["selector"] == "qwenoperator.io/deployment=chat"
+    assert [n.reason for n in news(outcome)] == ["Serving"]
+    again = look({**about, "status": dict(outcome.status)}, observed)
+    assert (again.status, news(again)) == (outcome.status, [])
+
+
+def test_one_pod_that_fails_degrades_what_the_other_still_serves() -> None:
+    broken = pod("b", container=waiting("ImagePullBackOff", "not found"))
+    about, observed = seen(pod("a", ready=True), broken, ready=1)
+    about["spec"]["replicas"] = 2
+    outcome = look(about, observed)
+    assert condition(outcome, "Available")[0] == "True"
+    assert outcome.status["ready"] == "1/2"
+    assert condition(outcome, "Degraded")[:2] == ("True", "ImagePull")
+
+
+def test_zero_replicas_are_a_wish_not_a_fault() -> None:
+    about, observed = settle({**resource(), "spec": {**resource()["spec"], "replicas": 0}})
+    outcome = look(about, rolled_out(observed, ready=0))
+    assert condition(outcome, "Available")[:2] == ("False", "ScaledToZero")
+    assert condition(outcome, "Degraded")[0] == "False"
+    assert outcome.status["ready"] == "0/0"
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        (
+            {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"},
+            "PodsRefused",
+            "violates PodSecurity",
+        ),
+        (
+            {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"},
+            "Stalled",
+            "in time",
+        ),
+    ],
+)
+def test_a_deployment_that_cannot_make_its_pods_says_why(
+    fault: Json, reason: str, words: str
+) -> None:
+    about, observed = seen()
+    assert observed.deployment is not None
+    observed.deployment["status"]["conditions"] = [fault]
+    outcome = look(about, observed)
+    assert condition(outcome, "Degraded")[1] == reason
+    assert words in condition(outcome, "Degraded")[2]
+
+
+def test_the_time_of_a_condition_moves_only_when_it_flips() -> None:
+    about, observed = seen(pod("a"))
+    loading = look(about, observed, now=NOW)
+    serving = rolled_out(observed, ready=1)
+    ready = look({**about, "status": dict(loading.status)}, serving, now=LATER)
+    times = {c["type"]: c["lastTransitionTime"] for c in ready.status["conditions"]}
+    assert times == {"Planned": NOW, "Available": LATER, "Progressing": LATER, "Degraded": NOW}
+
+
+def test_pods_on_their_way_out_say_nothing() -> None:
+    leaving = pod("a", container=waiting("CrashLoopBackOff", lastState=died()))
+    leaving["metadata"]["deletionTimestamp"] = NOW
+    about, observed = seen(leaving)
+    assert condition(look(about, observed), "Degraded")[0] == "False"
+
+
+def test_blocks_add_up_over_ready_pods() -> None:
+    about, observed = seen(pod("a", ready=True), pod("b", ready=True), pod("c"), ready=2)
+    blocks = {"total": 100, "free": 90, "used": 10, "cached": 5}
+    readings = {name: Reading(blocks) for name in "abc"}
+    outcome = look(about, dataclasses.replace(observed, readings=readings))
+    assert outcome.status["blocks"] == {"total": 200, "free": 180, "used": 20, "cached": 10}
+
+
+def test_blocks_stay_as_last_seen_while_an_engine_is_silent_and_go_with_the_last_pod() -> None:
+    about, observed = seen(pod("a", ready=True), ready=1)
+    blocks = {"total": 100, "free": 90, "used": 10, "cached": 5}
+    about = {**about, "status": {**about["status"], "blocks": blocks}}
+    assert look(about, observed).status["blocks"] == blocks
+    assert "blocks" not in look(about, seen(pod("a"))[1]).status
+
+
+def test_the_same_notice_is_the_same_event_object() -> None:
+    about, observed = seen(pod("a", container=waiting("ErrImagePull", "x" * 5000)))
+    notes = news(look(about, observed))
+    first, again = (build_events(notes, about, t, reporter="op")[0] for t in (NOW, LATER))
+    assert first["metadata"]["name"] == again["metadata"]["name"]
+    assert len(first["message"]) <= 1024
+    assert first["involvedObject"]["uid"] == "uid-1"
+    assert first["metadata"]["name"].startswith("chat.")

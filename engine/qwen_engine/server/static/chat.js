@@ -1,0 +1,262 @@
+// The page: a conversation, its composer, and what the header says of the server.
+
+import * as api from "./api.js";
+import { render } from "./markdown.js";
+import { apiKey, askForKey, sampling, setUpSettings, systemPrompt } from "./settings.js";
+
+const byId = (id) => document.getElementById(id);
+const [log, thread, welcome, input, send, stop, model] =
+  ["log", "thread", "welcome", "input", "send", "stop", "model"].map(byId);
+
+let messages = []; // as the API takes them, without the system prompt
+let running = null; // AbortController of the answer being written
+let isReady = false;
+
+setUpSettings(connect);
+connect();
+setInterval(() => { if (!document.hidden && isReady) showBlocks(); }, 2000);
+
+byId("form").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
+stop.addEventListener("click", () => running?.abort());
+byId("new-chat").addEventListener("click", newChat);
+input.addEventListener("input", fit);
+input.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  submit();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && running && !byId("settings").open) running.abort();
+  if (event.altKey && event.code === "KeyN") { event.preventDefault(); newChat(); }
+});
+
+// The server
+
+async function connect() {
+  const state = await api.readiness();
+  if (state.status !== "ready") {
+    showLoading(state);
+    setTimeout(connect, 1000);
+    return;
+  }
+  byId("load").hidden = true;
+  try {
+    showModels(await api.models(apiKey()));
+    isReady = true;
+    byId("welcome-text").textContent = "Ask anything. The answer is written here, on this server.";
+    showBlocks();
+  } catch (error) {
+    byId("welcome-text").textContent = error.message;
+    if (error.status === 401) askForKey();
+  }
+  update();
+}
+
+const STAGES = {
+  starting: "The server is starting.",
+  downloading: "The model is being downloaded",
+  loading: "The model is being loaded",
+  stopping: "The server is stopping.",
+  dead: "The engine has stopped working.",
+  unreachable: "The server cannot be reached. Trying again…",
+};
+
+function showLoading(state) {
+  isReady = false;
+  const share = state.bytes_total ? state.bytes_done / state.bytes_total : 0;
+  const percent = state.bytes_total ? `: ${Math.floor(100 * share)} %` : "";
+  byId("welcome-text").textContent = (STAGES[state.status] ?? state.status) + percent;
+  byId("load").hidden = !state.bytes_total;
+  byId("load").value = share;
+  update();
+}
+
+function showModels(found) {
+  const chosen = model.value;
+  model.replaceChildren(...found.map(({ id }) => new Option(id.split("/").pop(), id)));
+  if (found.some(({ id }) => id === chosen)) model.value = chosen;
+  model.disabled = found.length < 2;
+  model.title = model.value;
+  document.title = `${model.selectedOptions[0].text} – chat`;
+  byId("facts").textContent = `${found[0].max_model_len.toLocaleString("en")} tokens fit into one conversation.`;
+}
+
+async function showBlocks() {
+  try {
+    const { num_free_gpu_blocks: free, num_total_gpu_blocks: total } = await api.stats();
+    byId("blocks").hidden = false;
+    byId("blocks-text").textContent = `${free.toLocaleString("en")} of ${total.toLocaleString("en")} blocks free`;
+    byId("blocks").title = "KV cache blocks: the memory of running conversations";
+    byId("blocks-fill").style.transform = `scaleX(${free / total})`;
+  } catch {
+    byId("blocks").hidden = true;
+    if ((await api.readiness()).status !== "ready") connect();
+  }
+}
+
+// The conversation
+
+function newChat() {
+  running?.abort();
+  messages = [];
+  thread.replaceChildren(welcome);
+  input.focus();
+}
+
+async function submit() {
+  const text = input.value.trim();
+  if (!text || running || !isReady) return;
+  input.value = "";
+  fit();
+  await ask(text);
+}
+
+async function ask(text) {
+  welcome.remove();
+  const turn = addTurn("user");
+  turn.text.textContent = text;
+  const answer = addTurn("assistant");
+  answer.text.append(waiting());
+  scroll(true);
+  running = new AbortController();
+  update();
+  try {
+    await write(answer, [...messages, { role: "user", content: text }]);
+  } catch (error) {
+    if (answer.written) remember(text, answer.written);
+    showFailure(answer, error, () => retry(text, turn, answer));
+  } finally {
+    running = null;
+    update();
+    showBlocks();
+    if (matchMedia("(pointer: fine)").matches) input.focus(); // on a phone it would open the keyboard
+  }
+}
+
+function remember(question, answer) {
+  messages.push({ role: "user", content: question }, { role: "assistant", content: answer });
+}
+
+async function write(answer, conversation) {
+  const system = systemPrompt();
+  const all = system ? [{ role: "system", content: system }, ...conversation] : conversation;
+  const body = { model: model.value, messages: all, ...sampling() };
+  const began = performance.now();
+  let first = 0, last = 0, usage = null, finish = null;
+  for await (const event of api.chat(body, { key: apiKey(), signal: running.signal })) {
+    const choice = event.choices[0];
+    usage = event.usage ?? usage;
+    finish = choice?.finish_reason ?? finish;
+    if (choice?.delta?.content) {
+      last = performance.now();
+      first ||= last;
+      answer.written += choice.delta.content;
+      draw(answer);
+    }
+  }
+  draw(answer);
+  remember(conversation.at(-1).content, answer.written);
+  answer.note(facts({ usage, finish, began, first, last }));
+}
+
+function facts({ usage, finish, began, first, last }) {
+  const tokens = usage?.completion_tokens ?? 0;
+  const parts = [`${tokens.toLocaleString("en")} ${tokens === 1 ? "token" : "tokens"}`];
+  if (tokens > 1 && last > first) parts.push(`${(1000 * (tokens - 1) / (last - first)).toFixed(1)} tokens/s`);
+  if (first) parts.push(`first after ${((first - began) / 1000).toFixed(2)} s`);
+  const cached = usage?.prompt_tokens_details?.cached_tokens;
+  if (cached) parts.push(`${cached.toLocaleString("en")} of ${usage.prompt_tokens.toLocaleString("en")} prompt tokens reused`);
+  if (finish === "length") parts.push("cut off at the longest answer");
+  return parts.join(" · ");
+}
+
+function retry(text, ...turns) {
+  for (const turn of turns) turn.node.remove();
+  ask(text);
+}
+
+function showFailure(answer, error, again) {
+  answer.text.querySelector(".waiting")?.remove();
+  if (error.name === "AbortError") {
+    answer.note("Stopped");
+    return;
+  }
+  const box = document.createElement("div");
+  box.className = "failure";
+  box.role = "alert";
+  box.append(error.message, document.createElement("br"), button("Try again", again));
+  if (error.status === 401) box.append(button("Enter API key", askForKey));
+  answer.node.append(box);
+  if (error.status === 401) askForKey();
+  scroll();
+}
+
+// Pieces of the page
+
+function addTurn(role) {
+  const node = document.createElement("article");
+  node.className = `turn ${role}`;
+  node.ariaLabel = role === "user" ? "You" : "Answer";
+  const text = document.createElement("div");
+  text.className = "text";
+  node.append(text);
+  thread.append(node);
+  return { node, text, written: "", isDrawn: true, note: (words) => note(node, words) };
+}
+
+/** Draw an answer's text once per frame, however many tokens came in it. */
+function draw(answer) {
+  if (!answer.isDrawn) return;
+  answer.isDrawn = false;
+  requestAnimationFrame(() => {
+    answer.isDrawn = true;
+    const follow = isAtEnd();
+    answer.text.replaceChildren(render(answer.written));
+    if (follow) scroll(true);
+  });
+}
+
+function note(node, words) {
+  const line = document.createElement("p");
+  line.className = "facts";
+  line.textContent = words;
+  const follow = isAtEnd();
+  node.append(line);
+  if (follow) scroll(true);
+}
+
+function waiting() {
+  const dots = document.createElement("span");
+  dots.className = "waiting";
+  dots.ariaLabel = "Waiting for the answer";
+  dots.append(...[0, 1, 2].map(() => document.createElement("i")));
+  return dots;
+}
+
+function button(label, onClick) {
+  const node = document.createElement("button");
+  node.type = "button";
+  node.textContent = label;
+  node.addEventListener("click", onClick);
+  return node;
+}
+
+function update() {
+  send.hidden = running !== null;
+  stop.hidden = running === null;
+  send.disabled = !isReady || !input.value.trim();
+}
+
+function fit() {
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight}px`;
+  update();
+}
+
+function isAtEnd() {
+  return log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+}
+
+function scroll(now = isAtEnd()) {
+  if (now) log.scrollTop = log.scrollHeight;
+}

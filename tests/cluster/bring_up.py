@@ -4,14 +4,12 @@ Called by the supervisor (on the loopback) and by the node's first process (in i
 """
 
 import os
-import ssl
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.cluster.api_client import ApiClient
 from tests.cluster.control_plane import (
     ControlPlaneSettings,
     apiserver_command,
@@ -82,33 +80,6 @@ def start_control_plane(settings: ControlPlaneSettings, components: Components) 
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     await_fact(components, "the default service account", lambda: client.get(account))
     say("controllers ready")
-
-
-class ApiClient:
-    """Reads of the API server by path, for readiness only."""
-
-    def __init__(self, server: str, *, token: str, authority: Path) -> None:
-        self._server, self._token, self._authority = server, token, authority
-
-    def get(self, path: str) -> bytes | None:
-        """Return the body at `path`, None while it can't be had."""
-        if not self._authority.exists():
-            return None
-        headers = {"Authorization": f"Bearer {self._token}"}
-        request = urllib.request.Request(self._server + path, headers=headers)
-        # a proxy from the environment must not come between us and our own machine
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}),
-            urllib.request.HTTPSHandler(
-                context=ssl.create_default_context(cafile=str(self._authority))
-            ),
-        )
-        try:
-            with opener.open(request, timeout=5) as response:
-                body: bytes = response.read()
-                return body
-        except (OSError, ssl.SSLError, urllib.error.URLError):
-            return None  # not listening yet, certificate half written, or not ready
 
 
 def await_fact(components: Components, what: str, fact: Callable[[], object]) -> None:

@@ -32,6 +32,11 @@ def write_credentials(run: RunDirectory) -> str:
     return token
 
 
+def read_token(run: RunDirectory) -> str:
+    """Return the administrator's token."""
+    return (run.path / "tokens.csv").read_text().partition(",")[0]
+
+
 def write_kubeconfig(path: Path, *, server: str, token: str, authority: Path) -> None:
     """Write a kubeconfig that is complete in itself: the authority's certificate is inside."""
     certificate = base64.b64encode(authority.read_bytes()).decode()

@@ -23,7 +23,7 @@ from tests.cluster.images import (
     python_image,
     write_archive,
 )
-from tests.cluster.node_commands import NODE_NAME, kubelet_command, proxy_command
+from tests.cluster.node_commands import NODE_NAME, dns_command, kubelet_command, proxy_command
 from tests.cluster.paths import REPOSITORY, RunDirectory, cache_dir
 from tests.cluster.processes import ClusterError
 from tests.cluster.runtime import SOCKET, write_cni_config, write_containerd_config
@@ -110,7 +110,9 @@ def _start(run: RunDirectory, slot: Slot, components: Components) -> None:
     kubernetes = tools.ensure("kubernetes")
     write_cni_config(run, slot)
     components.start("containerd", ["containerd", "-c", str(write_containerd_config(run))])
-    start_control_plane(_control_plane_settings(run, slot), components)
+    settings = _control_plane_settings(run, slot)
+    start_control_plane(settings, components)
+    components.start("dns", dns_command(run, slot, server=settings.server))
     _import_images(run, components)
     components.start("kubelet", kubelet_command(kubernetes, run, slot))
     components.start("kube-proxy", proxy_command(kubernetes, run, slot))

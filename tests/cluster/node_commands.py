@@ -4,6 +4,7 @@ Called by the node's first process. Knows nothing of namespaces: see node.py for
 """
 
 import json
+import sys
 from pathlib import Path
 
 from tests.cluster.paths import RunDirectory
@@ -15,7 +16,8 @@ NODE_NAME = "local"
 
 def write_kubelet_config(run: RunDirectory, slot: Slot) -> Path:
     """Write kubelet's configuration; return its path."""
-    (run.path / "resolv.conf").write_text(f"nameserver {slot.dns_address}\n")
+    # for pods that ask for the node's own resolver: the same one, since no other can be reached
+    (run.path / "resolv.conf").write_text(f"nameserver {slot.node_address}\n")
     config = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -32,7 +34,7 @@ def write_kubelet_config(run: RunDirectory, slot: Slot) -> Path:
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         "clusterDomain": "cluster.local",
-        "clusterDNS": [slot.dns_address],
+        "clusterDNS": [slot.node_address],
         "resolvConf": f"{run.path}/resolv.conf",
         # a full disk of the developer's must not evict pods or delete our images
         "evictionHard": {"memory.available": "100Mi"},
@@ -44,6 +46,12 @@ def write_kubelet_config(run: RunDirectory, slot: Slot) -> Path:
     target = run.path / "kubelet.json"
     target.write_text(json.dumps(config, indent=1))
     return target
+
+
+def dns_command(run: RunDirectory, slot: Slot, *, server: str) -> list[str]:
+    """Return the command of the DNS server that pods are told to ask."""
+    argv = [sys.executable, "-m", "tests.cluster.dns", "--dir", str(run.path)]
+    return [*argv, "--address", slot.node_address, "--server", server]
 
 
 def kubelet_command(kubernetes_bin: Path, run: RunDirectory, slot: Slot) -> list[str]:

@@ -56,11 +56,6 @@ class Slot:
         return str(self._network(2, 24))
 
     @property
-    def dns_address(self) -> str:
-        """Where pods are told to ask for names; nobody answers, and the node says so at once."""
-        return str(self._network(2, 24)[10])
-
-    @property
     def interface(self) -> str:
         """The host's end of the link, by name."""
         return f"qwen{self.number}"

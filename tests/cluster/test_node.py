@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import launch
 from tests.cluster.cgroups import cgroup_folders
-from tests.cluster.client import Cluster
+from tests.cluster.client import Cluster, CommandError
 from tests.cluster.images import ENGINE_IMAGE
 from tests.cluster.paths import RunDirectory
 from tests.cluster.polling import until
@@ -111,6 +111,11 @@ def test_a_restricted_pod_runs_this_clone_and_answers_through_its_service(
 
     body = until(answer, what="the Service's answer", within_seconds=20)
     assert body == b"/opt/qwen/repository/engine/qwen_engine/__init__.py"
+    ask = "import socket, sys; print(socket.gethostbyname(sys.argv[1]))"
+    resolve = ("exec", "-n", namespace, "web", "--", "python", "-c", ask)
+    assert cluster.kubectl(*resolve, f"web.{namespace}.svc").strip() == address
+    with pytest.raises(CommandError, match="Name or service not known"):
+        cluster.kubectl(*resolve, "example.com")
 
 
 def test_a_container_beyond_its_memory_limit_is_killed_and_says_so(

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from qwen_engine.engine_thread import Abort, Add, Built, EngineThread, Stop
 from qwen_engine.errors import (
@@ -22,8 +22,10 @@ from qwen_engine.errors import (
     ShuttingDownError,
     StepFailedError,
 )
-from qwen_engine.llm_engine import EngineStats, StepOutput
 from qwen_engine.sequence import SamplingParams
+
+if TYPE_CHECKING:
+    from qwen_engine.llm_engine import EngineStats, StepOutput
 
 EndReason = Literal["stop", "length", "abort", "error"]
 

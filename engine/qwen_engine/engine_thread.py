@@ -13,11 +13,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from qwen_engine.errors import RequestError
-from qwen_engine.llm_engine import EngineStats, StepOutput
 from qwen_engine.sequence import SamplingParams
+
+if TYPE_CHECKING:
+    from qwen_engine.llm_engine import EngineStats, StepOutput
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ configuration errors → one sentence and an exit code). The planner has a tree 
     │   ├── ModelNotFoundError      no such folder, or a file is missing from it
     │   ├── UnsupportedModelError   an architecture or feature we do not run
     │   ├── InvalidModelError       config.json contradicts itself or lacks a field
+    │   ├── TokenizerError          no tokenizer, a damaged one, or one that needs foreign code
     │   └── CheckpointError         safetensors: corrupt, missing, left-over or misshapen
     ├── RequestError                this request cannot be served; the next one can
     │   ├── InvalidRequestError     a parameter out of range; names it
@@ -68,6 +69,14 @@ class InvalidModelError(ModelError):
         super().__init__(f"config.json: {field}={value!r}: {why}")
         self.field = field
         self.value = value
+
+
+class TokenizerError(ModelError):
+    """The folder's tokenizer is missing, damaged, or needs code that we do not run."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"the tokenizer in {path} {why}")
+        self.path = path
 
 
 class CheckpointError(ModelError):

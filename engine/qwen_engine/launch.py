@@ -11,18 +11,20 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from qwen_engine.config import EngineConfig
-from qwen_engine.errors import InvalidModelError
+from qwen_engine.errors import ModelNotFoundError
 from qwen_engine.hub import resolve_model
-from qwen_engine.llm_engine import LLMEngine
-from qwen_engine.loader import LoadProgress
 from qwen_engine.model_config import DTypeName
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Plan, format_bytes, make_plan
 from qwen_engine.tokenizer import Tokenizer
 from qwen_engine.tuning import local_device, read_shape
+
+if TYPE_CHECKING:
+    from qwen_engine.llm_engine import LLMEngine
+    from qwen_engine.loader import LoadProgress
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,9 @@ def launch(options: EngineOptions, report: Report) -> Launched:
     plan = _plan(options, path)
     config = _engine_config(options, path, plan)
     _log_plan(plan)
+    # torch takes seconds to import; here, the server answers /health meanwhile.
+    from qwen_engine.llm_engine import LLMEngine
+
     tokenizer = Tokenizer.from_folder(path, chat_template=options.chat_template)
     engine = LLMEngine.from_config(config, on_progress=_LoadReporter(report))
     _log_memory(engine, plan)
@@ -175,7 +180,7 @@ def _read_recommended_sampling(file: Path) -> dict[str, float]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidModelError(file.name, None, f"cannot be read as JSON: {error}") from error
+        raise ModelNotFoundError(file, f"cannot be read as JSON: {error}") from error
     values = {name: found.get(name) for name in _RECOMMENDABLE} if isinstance(found, dict) else {}
     return {
         name: value

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from qwen_engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from qwen_engine.errors import ChatTemplateError, InvalidModelError, RequestError
+from qwen_engine.errors import ChatTemplateError, RequestError, TokenizerError
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 # Enough of the prompt for the first token's leading space to be decided as in running text.
 _CONTEXT_TOKENS = 4
@@ -44,20 +46,22 @@ class Tokenizer:
         """Read the tokenizer of a model folder.
 
         Raises:
-            InvalidModelError: there is none, it is damaged, or it needs code from the folder.
+            TokenizerError: there is none, it is damaged, or it needs code from the folder.
         """
         from transformers import AutoTokenizer
 
+        if not any((path / name).is_file() for name in _TOKENIZER_FILES):
+            # transformers would make one with an empty vocabulary.
+            names = ", ".join(_TOKENIZER_FILES)
+            raise TokenizerError(path, f"is missing: there is none of {names}")
         try:
             hf_tokenizer = AutoTokenizer.from_pretrained(
                 path, trust_remote_code=False, local_files_only=True
             )
         except Exception as error:  # transformers raises whatever its parsers raise
-            reason = _first_line(error)
-            raise InvalidModelError("tokenizer", path.name, f"cannot be read: {reason}") from error
+            raise TokenizerError(path, f"cannot be read: {_first_line(error)}") from error
         if getattr(hf_tokenizer, "backend_tokenizer", None) is None:
-            why = "has no tokenizer.json and none can be made from its files"
-            raise InvalidModelError("tokenizer", path.name, why)
+            raise TokenizerError(path, "has no tokenizer.json and none can be made from its files")
         return cls(hf_tokenizer, chat_template=chat_template)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from qwen_engine.async_engine import Generation
 from qwen_engine.detokenizer import Detokenizer, StopMatcher
-from qwen_engine.llm_engine import StepOutput
 from qwen_engine.server.protocol.sampling import Sampling
+
+if TYPE_CHECKING:
+    from qwen_engine.llm_engine import StepOutput
 
 
 class Answer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,7 +25,9 @@ from prometheus_client.registry import Collector
 
 from qwen_engine.async_engine import EndReason
 from qwen_engine.launch import Launched, Progress
-from qwen_engine.llm_engine import EngineStats
+
+if TYPE_CHECKING:
+    from qwen_engine.llm_engine import EngineStats
 
 _TTFT = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,

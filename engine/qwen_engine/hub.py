@@ -49,7 +49,7 @@ def resolve_model(
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return _check_folder(folder)
+        return _check_folder(folder, folder)
     if _looks_like_path(model) or folder.exists():
         why = "is a file, not a folder" if folder.exists() else "no such folder"
         raise ModelNotFoundError(
@@ -60,21 +60,19 @@ def resolve_model(
         raise ModelNotFoundError(
             Path(model), "is neither a folder nor a hub id of the form organisation/name"
         )
-    return _check_folder(_download(model, source, on_progress))
+    return _check_folder(_download(model, source, on_progress), Path(model))
 
 
 def _looks_like_path(model: str) -> bool:
     return model.startswith(("/", ".", "~")) or model.count("/") > 1
 
 
-def _check_folder(folder: Path) -> Path:
-    """Look for the files without which nothing else need be tried."""
+def _check_folder(folder: Path, model: Path) -> Path:
+    """Look for the files without which nothing else need be tried; `model` is the user's word."""
     if not (folder / "config.json").is_file():
-        raise ModelNotFoundError(folder, "there is no config.json in this folder")
+        raise ModelNotFoundError(model, "there is no config.json in it")
     if not any(folder.glob("*.safetensors")):
-        others = sorted(file.name for file in folder.iterdir() if file.suffix in {".bin", ".gguf"})
-        hint = f" ({others[0]} is of a format we do not read)" if others else ""
-        raise ModelNotFoundError(folder, f"there are no *.safetensors in this folder{hint}")
+        raise ModelNotFoundError(model, "there are no *.safetensors in it, and we read only those")
     return folder
 
 

@@ -119,9 +119,10 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
             matched = self.blocks.match_prefix(sequence)
-            # One free block for each that runs already: each can go on for up to a block
-            # before the newcomer is preempted, so admitting it was not in vain.
-            if not self.blocks.can_admit(sequence, matched, headroom=len(self.running)):
+            # One that was preempted returns only when each that runs has a free block left to
+            # grow into: else the two would take turns in throwing away each other's work.
+            headroom = len(self.running) if sequence.num_preemptions else 0
+            if not self.blocks.can_admit(sequence, matched, headroom=headroom):
                 break
             self._admit(sequence, matched)
             num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)

@@ -1,0 +1,1 @@
+"""The engine against transformers, and attention backends against their oracle."""

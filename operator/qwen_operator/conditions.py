@@ -27,13 +27,21 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """How far an engine's start is: `starting`, `downloading` or `loading`, and percent of it."""
+
+    stage: str
+    percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far the pods are.
 
     Attributes:
         wanted: spec.replicas.
         settled: the Deployment has done all it was asked, by its own account.
-        loaded: percent of the model loaded, by pod name, where an engine told.
+        loading: by pod name, where an engine told.
     """
 
     wanted: int
@@ -41,7 +49,7 @@ class Progress:
     exists: bool
     settled: bool
     pods: Sequence[PodFacts]
-    loaded: Mapping[str, int]
+    loading: Mapping[str, Loading]
 
 
 def planned(plan: Json) -> Condition:
@@ -118,7 +126,13 @@ def _starting(progress: Progress) -> Condition:
     if not progress.pods:
         return Condition("Available", False, "Starting", "no pod exists yet")
     pod = progress.pods[0]
-    percent = progress.loaded.get(pod.name)
-    reason = "Loading" if pod.is_running else "Starting"
-    done = f": {percent}% done" if percent is not None else ""
-    return Condition("Available", False, reason, pod.waiting + done)
+    if not pod.is_running:
+        place = f" on node {pod.node}" if pod.node else ""
+        return Condition("Available", False, "Starting", f"pod {pod.name} is started{place}")
+    told = progress.loading.get(pod.name, Loading("starting"))
+    verb = {"downloading": "downloads", "loading": "loads"}.get(told.stage)
+    if verb is None:
+        return Condition("Available", False, "Starting", f"the engine in pod {pod.name} starts")
+    done = f": {told.percent}% done" if told.percent is not None else ""
+    message = f"pod {pod.name} {verb} the model{done}"
+    return Condition("Available", False, told.stage.capitalize(), message)

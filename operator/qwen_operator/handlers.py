@@ -8,7 +8,9 @@ https://docs.kopf.dev/en/stable/events/
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -90,6 +92,8 @@ def find_credentials() -> kopf.ConnectionInfo:
     """
     settings = kopf.OperatorSettings()
     found = kopf.login_with_service_account(settings=settings)
+    if found is not None:
+        return dataclasses.replace(found, server=_server(os.environ) or found.server)
     if found is None:
         # the official client, where it happens to be installed, also runs exec plugins
         found = kopf.login_via_client(logger=logger, settings=settings)
@@ -98,6 +102,14 @@ def find_credentials() -> kopf.ConnectionInfo:
     if found is None:
         raise kopf.LoginError("neither a service account nor KUBECONFIG gives access to a cluster")
     return found
+
+
+def _server(env: Mapping[str, str]) -> str | None:
+    """Return the API server's address as every pod is told it: names would need a working DNS."""
+    host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        return None
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def connect() -> Connection:

@@ -26,8 +26,9 @@ _START_SECONDS = 120
 _VOLUME_BYTES_PER_SECOND = 50_000_000
 _HUB_BYTES_PER_SECOND = 20_000_000
 
-_DRAIN_SECONDS = 120  # the engine finishes running requests after SIGTERM
+_DRAIN_SECONDS = 120  # running requests may finish after SIGTERM
 _UNROUTE_SECONDS = 5  # kube-proxies and gateways stop sending before the engine stops listening
+_EXIT_SECONDS = 10
 _PROBE_SECONDS = 2
 
 
@@ -69,6 +70,7 @@ def engine_args(spec: QwenDeploymentSpec, plan: Json) -> list[str]:
         words += [setting["flag"]] if setting["value"] == "true" else [
             setting["flag"], setting["value"]
         ]  # fmt: skip
+    words += ["--shutdown-timeout", str(_DRAIN_SECONDS)]
     return [*words, *spec.engine.extra_args]
 
 
@@ -88,7 +90,7 @@ def _pod_spec(name: str, spec: QwenDeploymentSpec, planned: Planned, image: str)
         "serviceAccountName": name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # a Service named vllm would set VLLM_PORT=tcp://… (K8-039)
-        "terminationGracePeriodSeconds": _UNROUTE_SECONDS + _DRAIN_SECONDS,
+        "terminationGracePeriodSeconds": _UNROUTE_SECONDS + _DRAIN_SECONDS + _EXIT_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,

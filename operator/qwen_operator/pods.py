@@ -31,15 +31,15 @@ class PodFacts:
 
     Attributes:
         is_running: the engine's process runs, so it can be asked.
-        waiting: what it is doing while it is not ready, if nothing is wrong.
+        problem: what keeps it from becoming ready.
     """
 
     name: str
+    node: str | None
     ip: str | None
     is_ready: bool
     is_running: bool
     problem: Problem | None
-    waiting: str
 
 
 def parse_pods(pods: Iterable[Json]) -> tuple[PodFacts, ...]:
@@ -71,11 +71,11 @@ def _parse_pod(pod: Json) -> PodFacts:
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     return PodFacts(
         name=pod["metadata"]["name"],
+        node=(pod.get("spec") or {}).get("nodeName"),
         ip=status.get("podIP"),
         is_ready=conditions.get("Ready", {}).get("status") == "True",
         is_running="running" in state,
         problem=_problem(pod, conditions, container),
-        waiting=_waiting(pod, container),
     )
 
 
@@ -130,14 +130,6 @@ def _death(name: str, container: Json) -> Problem | None:
         f"the engine in pod {name} ended with exit code {code} ({restarts} restarts): "
         f"{words or 'it left no last words; see kubectl logs --previous'}",
     )
-
-
-def _waiting(pod: Json, container: Json | None) -> str:
-    name, node = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName")
-    if container is None or "waiting" in (container.get("state") or {}):
-        place = f" on node {node}" if node else ""
-        return f"pod {name} is being started{place}"
-    return f"pod {name} loads the model"
 
 
 def _last_words(message: str) -> str:

@@ -1,4 +1,4 @@
-"""Asking the engines: free blocks and load progress, from each pod's /stats.
+"""Asking the engines: free blocks from /stats, and from /ready how far a start is.
 
 Called by `readings`. Goes to the pod's address, not through the API server's proxy, which would
 need the right to reach into every pod. What comes back is checked: it is another program's word.
@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import aiohttp
 
 from qwen_operator import names
+from qwen_operator.conditions import Loading
 from qwen_operator.pods import PodFacts
 from qwen_operator.status import Reading
 
 _TIMEOUT = aiohttp.ClientTimeout(total=2)
 _LARGEST_ANSWER = 2**20  # bytes
+_STAGES = ("starting", "downloading", "loading")
 _BLOCKS = {state: f"num_{state}_gpu_blocks" for state in ("total", "free", "used", "cached")}
 
 
@@ -37,16 +38,25 @@ def parse_stats(stats: object) -> Reading | None:
         return None
     found = {state: _count(stats.get(key)) for state, key in _BLOCKS.items()}
     blocks = {state: value for state, value in found.items() if value is not None}
-    is_whole = len(blocks) == len(_BLOCKS)
-    return Reading(blocks if is_whole else None, _percent(stats.get("load_progress")))
+    return Reading(blocks=blocks) if len(blocks) == len(_BLOCKS) else None
+
+
+def parse_ready(ready: object) -> Reading | None:
+    """Read what an engine's /ready says while it is not; None if it says nothing."""
+    if not isinstance(ready, Mapping) or ready.get("status") not in _STAGES:
+        return None
+    done, total = _count(ready.get("bytes_done")), _count(ready.get("bytes_total"))
+    percent = min(100, 100 * done // total) if done is not None and total else None
+    return Reading(loading=Loading(str(ready["status"]), percent))
 
 
 async def _scrape(session: aiohttp.ClientSession, pod: PodFacts) -> Reading | None:
     host = f"[{pod.ip}]" if ":" in (pod.ip or "") else pod.ip
-    url = f"http://{host}:{names.ENGINE_PORT}/stats"
+    path, parse = ("/stats", parse_stats) if pod.is_ready else ("/ready", parse_ready)
+    url = f"http://{host}:{names.ENGINE_PORT}{path}"
     try:
         async with session.get(url, timeout=_TIMEOUT, allow_redirects=False) as response:
-            return parse_stats(json.loads(await _read(response)))
+            return parse(json.loads(await _read(response)))
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
         return None
 
@@ -64,10 +74,3 @@ def _count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
     return value
-
-
-def _percent(value: Any) -> int | None:
-    """Return a fraction from 0 to 1 as whole percent."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return None
-    return int(value * 100)

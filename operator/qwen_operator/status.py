@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qwen_operator import conditions, names
-from qwen_operator.conditions import Condition, Progress
+from qwen_operator.conditions import Condition, Loading, Progress
 from qwen_operator.decision import Decision, Refusal, recorded
 from qwen_operator.pods import PodFacts, Problem, deployment_problem
 
@@ -24,11 +24,11 @@ class Reading:
 
     Attributes:
         blocks: total, free, used and cached KV blocks; None while there are none.
-        loaded: percent of the model's bytes that are loaded, if it said.
+        loading: how far a start is, if it said.
     """
 
     blocks: Mapping[str, int] | None = None
-    loaded: int | None = None
+    loading: Loading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _progress(sight: Sight) -> Progress:
         exists=sight.deployment is not None,
         settled=_is_settled(sight.deployment, wanted),
         pods=tuple(pod for pod in sight.pods if not pod.is_ready),
-        loaded={n: r.loaded for n, r in sight.readings.items() if r.loaded is not None},
+        loading={n: r.loading for n, r in sight.readings.items() if r.loading is not None},
     )
 
 

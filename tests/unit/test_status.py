@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qwen_operator.conditions import Loading
 from qwen_operator.events import build_events
 from qwen_operator.reconcile import Observed, news
 from qwen_operator.status import Reading
@@ -131,9 +132,20 @@ def test_what_stops_a_pod_becomes_the_reason_and_the_sentence(
     ("a_pod", "readings", "reason", "words"),
     [
         (pod("a", container=waiting("ContainerCreating")), {}, "Starting", "on node node-1"),
-        (pod("a"), {}, "Loading", "pod a loads the model"),
-        (pod("a"), {"a": Reading(loaded=62)}, "Loading", "62% done"),
-        (pod("a", container={"restartCount": 1, "lastState": died()}), {}, "Loading", "loads"),
+        (pod("a"), {}, "Starting", "the engine in pod a starts"),
+        (
+            pod("a"),
+            {"a": Reading(loading=Loading("loading", 62))},
+            "Loading",
+            "pod a loads the model: 62% done",
+        ),
+        (
+            pod("a"),
+            {"a": Reading(loading=Loading("downloading"))},
+            "Downloading",
+            "pod a downloads the model",
+        ),
+        (pod("a", container={"restartCount": 1, "lastState": died()}), {}, "Starting", "starts"),
     ],
 )
 def test_what_only_takes_time_is_no_fault(

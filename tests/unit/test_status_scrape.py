@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qwen_operator.scrape import parse_stats
+from qwen_operator.conditions import Loading
+from qwen_operator.scrape import parse_ready, parse_stats
+from qwen_operator.status import Reading
 
 SOUND = {
     "num_total_gpu_blocks": 10,
@@ -14,27 +16,36 @@ SOUND = {
 }
 
 
-def test_blocks_and_progress_are_read() -> None:
-    reading = parse_stats({**SOUND, "load_progress": 0.625, "more": [1]})
-    assert reading is not None
-    assert reading.blocks == {"total": 10, "free": 8, "used": 2, "cached": 1}
-    assert reading.loaded == 62
+def test_blocks_are_read_from_stats() -> None:
+    assert parse_stats({**SOUND, "more": [1]}) == Reading(
+        blocks={"total": 10, "free": 8, "used": 2, "cached": 1}
+    )
 
 
-@pytest.mark.parametrize("stats", [None, [], "x", 7])
-def test_what_is_no_object_is_no_reading(stats: object) -> None:
+@pytest.mark.parametrize("stats", [None, [], "x", 7, {}])
+def test_what_is_no_object_with_blocks_is_no_reading(stats: object) -> None:
     assert parse_stats(stats) is None
 
 
 @pytest.mark.parametrize("wrong", ["8", 8.5, -1, True, None])
 def test_blocks_with_one_wrong_count_are_no_blocks(wrong: object) -> None:
-    reading = parse_stats({**SOUND, "num_free_gpu_blocks": wrong})
-    assert reading is not None
-    assert reading.blocks is None
+    assert parse_stats({**SOUND, "num_free_gpu_blocks": wrong}) is None
 
 
-@pytest.mark.parametrize("wrong", ["0.5", -0.1, 1.1, True, float("nan")])
-def test_progress_outside_zero_to_one_is_none(wrong: object) -> None:
-    reading = parse_stats({"load_progress": wrong})
-    assert reading is not None
-    assert reading.loaded is None
+@pytest.mark.parametrize(
+    ("body", "loading"),
+    [
+        ({"status": "starting"}, Loading("starting")),
+        ({"status": "loading", "bytes_done": 5, "bytes_total": 8}, Loading("loading", 62)),
+        ({"status": "downloading", "bytes_done": 9, "bytes_total": 8}, Loading("downloading", 100)),
+        ({"status": "loading", "bytes_done": 0, "bytes_total": 0}, Loading("loading")),
+        ({"status": "loading", "bytes_done": "5", "bytes_total": 8}, Loading("loading")),
+    ],
+)
+def test_progress_is_read_from_ready(body: object, loading: Loading) -> None:
+    assert parse_ready(body) == Reading(loading=loading)
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"status": "ready"}, {"status": ["loading"]}])
+def test_what_tells_no_progress_is_no_reading(body: object) -> None:
+    assert parse_ready(body) is None

@@ -1,0 +1,150 @@
+"""The chart: lint, rendering, its closed schema, and its copy of the CRD."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.cluster import tools
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "qwen-operator"
+VARIANTS = sorted((CHART / "ci").glob("*-values.yaml"))
+
+
+def helm(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(tools.ensure("helm") / "helm"), *args], capture_output=True, text=True, check=False
+    )
+
+
+def render(*args: str) -> list[dict[str, Any]]:
+    result = helm("template", "op", str(CHART), "--namespace", "place", "--include-crds", *args)
+    assert result.returncode == 0, result.stderr
+    return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+
+def one(documents: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
+    [found] = [d for d in documents if d["kind"] == kind and d["metadata"]["name"].endswith(suffix)]
+    return found
+
+
+def test_the_crd_in_the_chart_is_the_crd() -> None:
+    copied = (CHART / "crds" / "qwendeployments.yaml").read_bytes()
+    assert copied == (ROOT / "crds" / "qwendeployments.yaml").read_bytes(), "run `make crds`"
+
+
+@pytest.mark.parametrize("values", VARIANTS, ids=lambda path: path.stem)
+def test_every_variant_lints_and_renders(values: Path) -> None:
+    result = helm("lint", "--strict", str(CHART), "-f", str(values))
+    assert result.returncode == 0, result.stdout
+    kinds = [document["kind"] for document in render("-f", str(values))]
+    assert kinds.count("Deployment") == kinds.count("CustomResourceDefinition") == 1
+
+
+@pytest.mark.parametrize("values", VARIANTS, ids=lambda path: path.stem)
+def test_the_operator_is_locked_down_in_every_variant(values: Path) -> None:
+    deployment = one(render("-f", str(values)), "Deployment")
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (
+        1,
+        {"type": "Recreate"},
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert all("hostPath" not in volume for volume in pod["volumes"])
+
+
+def test_the_values_are_all_described_by_the_schema_and_no_others() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(values, schema)
+    assert set(schema["properties"]) - {"global"} == set(values)
+    for name in ("image", "engineImage", "serviceAccount", "rbac", "resources"):
+        assert set(schema["properties"][name]["properties"]) == set(values[name]), name
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("operatorImage=x", "operatorImage"),
+        ("image.pullpolicy=Always", "pullpolicy"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("logLevel=loud", "logLevel"),
+        ("scrapeSeconds=0", "scrapeSeconds"),
+        ("scrapeSeconds=often", "scrapeSeconds"),
+        ("watchNamespaces={Team_A}", "watchNamespaces"),
+        ("watchNamespaces=team-a", "watchNamespaces"),
+        ("engineImage.repository=", "engineImage"),
+        ("resources.limits.memory=lots", "resources"),
+        ("rbac.create=perhaps", "rbac"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(setting: str, words: str) -> None:
+    result = helm("template", "op", str(CHART), "--set", setting)
+    assert result.returncode != 0
+    assert words in result.stderr
+
+
+def test_the_images_are_the_charts_version_unless_told_otherwise() -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["appVersion"]
+    container = one(render(), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == f"qwen-operator:{version}"
+    assert {"name": "QWEN_ENGINE_IMAGE", "value": f"qwen-engine:{version}"} in container["env"]
+
+    local = render("-f", str(CHART / "ci" / "local-images-values.yaml"))
+    container = one(local, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "localhost/qwen-operator:dev"
+    assert {"name": "QWEN_ENGINE_IMAGE", "value": "localhost/qwen-engine:dev"} in container["env"]
+
+
+def test_named_namespaces_narrow_the_rights_to_them() -> None:
+    documents = render("--set", "watchNamespaces={team-a,team-b}")
+    bindings = [d for d in documents if d["kind"] == "RoleBinding"]
+    assert [b["metadata"]["namespace"] for b in bindings] == ["team-a", "team-b"]
+    wide = [d for d in documents if d["kind"] == "ClusterRoleBinding"]
+    assert [b["metadata"]["name"] for b in wide] == ["place-op-qwen-operator-nodes"]
+    env = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "QWEN_NAMESPACES", "value": "team-a,team-b"} in env
+
+
+def test_the_rights_are_the_least_that_do() -> None:
+    role = one(render(), "ClusterRole", "place-op-qwen-operator")
+    rights = {
+        f"{group}/{resource}": set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert rights == {
+        "qwenoperator.io/qwendeployments": {"get", "list", "watch"},
+        "qwenoperator.io/qwendeployments/status": {"patch"},
+        "qwenoperator.io/qwendeployments/finalizers": {"update"},
+        "apps/deployments": {"get", "list", "watch", "create", "patch"},
+        "/services": {"get", "list", "watch", "create", "patch"},
+        "/serviceaccounts": {"get", "list", "watch", "create", "patch"},
+        "/pods": {"list", "watch"},
+        "/events": {"get", "create", "patch"},
+    }
+
+
+@pytest.mark.parametrize("name", ["r" * 53, "my-qwen-operator", "a"])
+def test_names_fit_whatever_the_release_is_called(name: str) -> None:
+    result = helm("template", name, str(CHART), "--namespace", "p" * 60)
+    assert result.returncode == 0, result.stderr
+    for document in yaml.safe_load_all(result.stdout):
+        assert len(document["metadata"]["name"]) <= (253 if "Role" in document["kind"] else 63)
+        assert "--" not in document["metadata"]["name"]
+        for value in document["metadata"]["labels"].values():
+            assert len(value) <= 63

@@ -1,0 +1,101 @@
+"""Blocks in status come from the engines; here stand-ins answer for them on loopback addresses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.cluster.kwok import NodeFactory
+from tests.cluster.polling import until
+from tests.control_plane.operator_process import OperatorProcess
+from tests.control_plane.qwen import CPU, SECONDS, Qwen
+from tests.control_plane.test_quiet import stays
+
+_ADDRESSES = (f"127.66.0.{number}" for number in itertools.count(1))
+
+
+class Engine:
+    """Answers /stats, on the engine's port of an address of its own."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.raw: bytes | None = None
+        self.address = next(_ADDRESSES)
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(engine.body() if self.path == "/stats" else b"{}")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer((self.address, 8000), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def body(self) -> bytes:
+        """What /stats says."""
+        if self.raw is not None:
+            return self.raw
+        counts = {"total": 100, "free": self.free, "used": 100 - self.free, "cached": 0}
+        return json.dumps({f"num_{k}_gpu_blocks": v for k, v in counts.items()}).encode()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def engines() -> Iterator[list[Engine]]:
+    """Two engines."""
+    made = [Engine(free=90), Engine(free=70)]
+    yield made
+    for engine in made:
+        engine.close()
+
+
+def give_address(qwen: Qwen, pod: str, engine: Engine) -> None:
+    """Make a simulated pod's address the engine's."""
+    status = {"podIP": engine.address, "podIPs": [{"ip": engine.address}]}
+    patch = json.dumps({"status": status})
+    qwen.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def test_free_blocks_are_added_up_followed_and_written_no_more_than_they_change(
+    qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory, engines: list[Engine]
+) -> None:
+    kwok_nodes("plain-0")
+    qwen.apply("chat", **CPU, replicas=2)
+    until(lambda: qwen.status("chat").get("ready") == "2/2", what="2/2", within_seconds=SECONDS)
+    pods = [pod["metadata"]["name"] for pod in qwen.all("pod")]
+    for name, engine in zip(pods, engines, strict=True):
+        give_address(qwen, name, engine)
+
+    def blocks() -> dict[str, int]:
+        found: dict[str, int] = qwen.status("chat").get("blocks", {})
+        return found
+
+    wanted = {"total": 200, "free": 160, "used": 40, "cached": 0}
+    until(lambda: blocks() == wanted, what="added up", within_seconds=SECONDS)
+    assert qwen.kubectl("get", "qwen").splitlines()[1].split()[5] == "160"
+    assert stays(lambda: qwen.get("qwen", "chat")["metadata"]["resourceVersion"], 4)
+
+    engines[0].free = 10
+    until(lambda: blocks()["free"] == 80, what="followed", within_seconds=SECONDS)
+
+    # an engine that talks nonsense, or none at all, leaves the last word standing
+    engines[1].raw = b"<html>"
+    assert stays(blocks, 3)
+    engines[1].close()
+    assert stays(blocks, 3)
+
+    qwen.kubectl("scale", "qwen/chat", "--replicas=0")
+    until(lambda: blocks() == {}, what="no blocks without pods", within_seconds=SECONDS)

@@ -148,8 +148,10 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    if config.get("quantization_config"):
-        method = dict(config["quantization_config"]).get("quant_method", "unnamed")
+    quantization = config.get("quantization_config")
+    if quantization:
+        is_object = isinstance(quantization, Mapping)
+        method = quantization.get("quant_method", "unnamed") if is_object else quantization
         raise UnsupportedModelError(
             f"quantization_config ({method}) is not supported: use the unquantised checkpoint"
         )

@@ -190,12 +190,12 @@ class _History:
         self._num_counted = 0
 
     def update(self, sequence: Sequence) -> None:
-        device = self.is_seen.device
-        new = torch.tensor(sequence.token_ids[self._num_counted :], device=device)
-        is_output = max(sequence.num_prompt_tokens - self._num_counted, 0)
+        fresh = sequence.token_ids[self._num_counted :]
+        first_output = max(sequence.num_prompt_tokens - self._num_counted, 0)
+        new = torch.tensor(fresh, dtype=torch.int64, device=self.is_seen.device)
+        output = new[first_output:]
         self.is_seen[new] = True
-        output = new[is_output:]
-        self.output_counts.index_add_(0, output, torch.ones(len(output), device=device))
+        self.output_counts.index_add_(0, output, torch.ones_like(output, dtype=torch.float32))
         self._num_counted = sequence.num_tokens
 
 

@@ -7,6 +7,7 @@ far as a batch names them.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import Decoder, KVCache
 from qwen_engine.sampler import Sampler
-from qwen_engine.sequence import ScheduledBatch
+from qwen_engine.sequence import SamplingParams, ScheduledBatch, ScheduledSequence, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Worker:
         self._sampler = Sampler(
             seed=config.seed, eos_token_ids=model_config.eos_token_ids, device=self._device
         )
+        self._warm_up()
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[int]:
@@ -90,6 +92,22 @@ class Worker:
         weights = sum(p.nbytes for p in self._model.parameters())
         caches = sum(part.nbytes for cache in self._caches for part in cache)
         return MemoryMeasured(weights, caches, _process_bytes(self._device))
+
+    def _warm_up(self) -> None:
+        """Run one token, so that libraries load their kernels before the first user waits.
+
+        It writes to block 0, which nobody has read yet.
+        """
+        sequence = Sequence(
+            request_id="warm-up",
+            token_ids=[0],
+            num_prompt_tokens=1,
+            max_num_tokens=2,
+            params=SamplingParams(max_tokens=1, temperature=0.0),
+            block_table=array("i", [0]),
+        )
+        entry = ScheduledSequence(sequence, start=0, num_tokens=1, needs_token=True)
+        self.execute(ScheduledBatch((entry,), num_tokens=1))
 
     def _allocate_caches(self, model_config: ModelConfig) -> list[KVCache]:
         config = self.config

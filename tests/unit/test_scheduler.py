@@ -1,0 +1,245 @@
+"""The scheduler: one budget, admission, preemption, and that every sequence ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as TokenIds
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qwen_engine.block_manager import BlockManager
+from qwen_engine.scheduler import Scheduler
+from qwen_engine.sequence import SamplingParams, ScheduledBatch, Sequence, SequenceStatus
+
+
+def make_scheduler(
+    num_blocks: int = 100, *, block_size: int = 4, budget: int = 1000, max_num_seqs: int = 100
+) -> Scheduler:
+    blocks = BlockManager(num_blocks, block_size=block_size, enable_prefix_caching=True)
+    return Scheduler(blocks, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
+
+
+def add(
+    scheduler: Scheduler, name: str, token_ids: TokenIds[int], *, max_tokens: int = 50
+) -> Sequence:
+    sequence = Sequence(
+        request_id=name,
+        token_ids=list(token_ids),
+        num_prompt_tokens=len(token_ids),
+        max_num_tokens=len(token_ids) + max_tokens,
+        params=SamplingParams(max_tokens=max_tokens),
+    )
+    scheduler.add(sequence)
+    return sequence
+
+
+def run_step(scheduler: Scheduler, *, token_id: int = 7) -> dict[str, int]:
+    """Schedule and pretend to execute; return how many tokens each sequence was given."""
+    batch = scheduler.schedule()
+    scheduler.advance(batch)
+    for entry in batch.entries:
+        if entry.needs_token:
+            entry.sequence.token_ids.append(token_id)
+            if entry.sequence.num_tokens >= entry.sequence.max_num_tokens:
+                scheduler.finish(entry.sequence, "length")
+    return {entry.sequence.request_id: entry.num_tokens for entry in batch.entries}
+
+
+def test_a_prompt_is_computed_whole_then_a_token_at_a_time() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", range(10))
+    assert run_step(scheduler) == {"a": 10}
+    assert run_step(scheduler) == {"a": 1}
+
+
+def test_a_long_prompt_is_cut_by_the_budget_and_decodes_come_first() -> None:
+    scheduler = make_scheduler(budget=8)
+    add(scheduler, "a", range(4))
+    assert run_step(scheduler) == {"a": 4}
+    add(scheduler, "b", range(100, 120))
+    assert run_step(scheduler) == {"a": 1, "b": 7}
+    assert run_step(scheduler) == {"a": 1, "b": 7}
+    assert run_step(scheduler) == {"a": 1, "b": 6}
+    assert run_step(scheduler) == {"a": 1, "b": 1}
+
+
+def test_a_token_is_asked_for_only_when_the_prompt_is_done() -> None:
+    scheduler = make_scheduler(budget=6)
+    add(scheduler, "a", range(10))
+    first = scheduler.schedule()
+    assert [(e.start, e.num_tokens, e.needs_token) for e in first.entries] == [(0, 6, False)]
+    scheduler.advance(first)
+    second = scheduler.schedule()
+    assert [(e.start, e.num_tokens, e.needs_token) for e in second.entries] == [(6, 4, True)]
+
+
+def test_no_more_run_than_max_num_seqs() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    for name in "abc":
+        add(scheduler, name, range(4))
+    assert set(run_step(scheduler)) == {"a", "b"}
+    assert len(scheduler.waiting) == 1
+
+
+def test_a_prompt_is_admitted_only_if_all_of_it_fits() -> None:
+    scheduler = make_scheduler(num_blocks=8, budget=4)
+    add(scheduler, "a", range(8), max_tokens=4)
+    add(scheduler, "b", range(100, 125), max_tokens=4)  # 7 blocks; 6 are free beside a
+    assert run_step(scheduler) == {"a": 4}
+    assert run_step(scheduler) == {"a": 4}
+    assert run_step(scheduler) == {"a": 1}
+    assert scheduler.blocks.num_used == 3
+
+
+def test_tokens_found_in_the_prefix_cache_are_not_computed() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", range(10))
+    run_step(scheduler)
+    late = add(scheduler, "b", range(10))
+    assert run_step(scheduler) == {"a": 1, "b": 2}
+    assert late.num_cached_tokens == 8
+    assert (scheduler.prefix_cache_hits, scheduler.prefix_cache_queries) == (8, 20)
+
+
+def test_a_prefix_is_shared_within_one_step() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", range(10))
+    add(scheduler, "b", range(10))
+    assert run_step(scheduler) == {"a": 10, "b": 2}
+
+
+def test_cached_tokens_count_towards_the_fit() -> None:
+    scheduler = make_scheduler(num_blocks=5)
+    add(scheduler, "a", range(12), max_tokens=8)
+    run_step(scheduler)  # takes 3 of 5 blocks
+    add(scheduler, "b", [*range(8), 50, 51], max_tokens=1)
+    assert run_step(scheduler) == {"a": 1, "b": 2}
+
+
+def test_the_newest_is_preempted_and_comes_back_first() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    add(scheduler, "a", range(8), max_tokens=8)
+    newest = add(scheduler, "b", range(100, 108), max_tokens=8)
+    waiting = add(scheduler, "c", range(200, 208), max_tokens=8)
+    assert run_step(scheduler) == {"a": 8, "b": 8}
+    assert run_step(scheduler) == {"a": 1}  # a's ninth token takes what b had
+    assert newest.status is SequenceStatus.WAITING
+    assert list(scheduler.waiting) == [newest, waiting]
+    assert scheduler.num_preemptions == 1
+    assert newest.num_output_tokens == 1  # kept, and computed again as part of the prompt
+
+
+def test_nothing_is_admitted_in_a_step_that_preempts() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    add(scheduler, "a", range(8), max_tokens=8)
+    add(scheduler, "b", range(100, 108), max_tokens=8)
+    run_step(scheduler)
+    add(scheduler, "c", [1], max_tokens=1)
+    assert run_step(scheduler) == {"a": 1}
+
+
+def test_finishing_or_aborting_frees_the_blocks_at_once() -> None:
+    scheduler = make_scheduler()
+    running = add(scheduler, "a", range(10))
+    run_step(scheduler)
+    waiting = add(scheduler, "b", range(10))
+    scheduler.finish(running, "stop")
+    scheduler.finish(waiting, None)
+    assert scheduler.blocks.num_used == 0
+    assert scheduler.schedule() == ScheduledBatch((), 0)
+    assert (running.finish_reason, waiting.finish_reason) == ("stop", None)
+
+
+def test_aborting_what_runs_keeps_what_waits_and_forgets_prefixes() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    running = add(scheduler, "a", range(10))
+    waiting = add(scheduler, "b", range(10))
+    scheduler.schedule()
+    assert scheduler.abort_running() == [running]
+    assert list(scheduler.waiting) == [waiting]
+    assert scheduler.blocks.num_cached == 0
+    assert run_step(scheduler) == {"b": 10}
+
+
+def test_a_sequence_larger_than_the_pool_is_a_bug_of_the_caller() -> None:
+    with pytest.raises(AssertionError):
+        add(make_scheduler(num_blocks=2), "a", range(8), max_tokens=1)
+
+
+_requests = st.lists(
+    st.tuples(
+        st.integers(1, 24),  # prompt tokens
+        st.integers(1, 16),  # output tokens
+        st.integers(0, 30),  # the step it arrives at
+        st.integers(0, 2),  # which of three prefixes it shares
+        st.sampled_from([None, None, 5, 12]),  # aborted so many steps after it arrived
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    requests=_requests,
+    num_blocks=st.integers(10, 30),
+    block_size=st.sampled_from([1, 4, 16]),
+    budget=st.sampled_from([1, 3, 16, 1000]),
+    max_num_seqs=st.sampled_from([1, 3, 100]),
+)
+def test_every_request_ends_in_whatever_pool_budget_and_order(
+    requests: list[tuple[int, int, int, int, int | None]],
+    num_blocks: int,
+    block_size: int,
+    budget: int,
+    max_num_seqs: int,
+) -> None:
+    scheduler = make_scheduler(
+        max(num_blocks, -(-40 // block_size)),
+        block_size=block_size,
+        budget=budget,
+        max_num_seqs=max_num_seqs,
+    )
+    finished: list[str] = []
+    live: dict[str, Sequence] = {}
+    most_steps = 31 + sum(-(-(p + o) // budget) + 2 * (p + o) for p, o, *_ in requests) * 3
+    for step in range(most_steps):
+        for index, (num_prompt, num_output, arrival, kind, _) in enumerate(requests):
+            if arrival == step:
+                prompt = [kind * 100 + i for i in range(num_prompt)]
+                live[str(index)] = add(scheduler, str(index), prompt, max_tokens=num_output)
+        for index, (_, _, arrival, _, abort_after) in enumerate(requests):
+            if abort_after is not None and step == arrival + abort_after and str(index) in live:
+                scheduler.finish(live.pop(str(index)), None)
+        given_tokens = run_step(scheduler, token_id=step)
+        assert sum(given_tokens.values()) <= budget
+        assert all(num_tokens > 0 for num_tokens in given_tokens.values())
+        assert bool(given_tokens) == bool(live), "a step must advance somebody"
+        check_consistent(scheduler, live)
+        for name in [n for n, s in live.items() if s.status is SequenceStatus.FINISHED]:
+            finished.append(name)
+            del live[name]
+        if step > 30 and not live:
+            break
+    assert not live, f"starved: {list(live)}"
+    assert scheduler.blocks.num_free == scheduler.blocks.num_total
+    aborted = sum(abort is not None for *_, abort in requests)
+    assert len(finished) >= len(requests) - aborted
+
+
+def check_consistent(scheduler: Scheduler, live: dict[str, Sequence]) -> None:
+    blocks = scheduler.blocks
+    unfinished = {n for n, s in live.items() if s.status is not SequenceStatus.FINISHED}
+    queued = [s.request_id for s in (*scheduler.running, *scheduler.waiting)]
+    assert sorted(queued) == sorted(unfinished)
+    assert blocks.num_free + blocks.num_used == blocks.num_total
+    for sequence in scheduler.waiting:
+        assert not sequence.block_table
+        assert sequence.num_computed_tokens == 0
+    for sequence in scheduler.running:
+        assert sequence.num_computed_tokens <= len(sequence.block_table) * blocks.block_size
+        assert 0 <= sequence.num_computed_tokens < sequence.num_tokens
+    arrival = list(live)
+    in_order = [arrival.index(s.request_id) for s in scheduler.running]
+    assert in_order == sorted(in_order), "the running list is in order of arrival"

@@ -4,6 +4,7 @@ Called by the supervisor (make) and the watcher (remove). kubelet and runc fill 
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,15 @@ def make_cgroups(name: str) -> None:
         if kind == "cgroup2":
             _delegate_controllers(point)
         (point / name).mkdir(exist_ok=True)
+        _weigh_as_a_machine(point / name)
+
+
+def _weigh_as_a_machine(folder: Path) -> None:
+    """Give a node the weight of as many busy processes as it claims to have processors."""
+    processors = os.cpu_count() or 1
+    for file, one in (("cpu.shares", 1024), ("cpu.weight", 100)):
+        if (folder / file).exists():
+            (folder / file).write_text(str(min(processors * one, 10_000)))
 
 
 def _delegate_controllers(root: Path) -> None:

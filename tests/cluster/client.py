@@ -5,6 +5,7 @@ Holds no process: whoever started the cluster ends it.
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ class Cluster:
 
     @property
     def kubectl_path(self) -> Path:
-        """The kubectl built from the same release as the cluster."""
-        return tools.ensure("kubernetes") / "kubectl"
+        """The kubectl of our clusters' own release; for others the one on PATH, if any."""
+        return self._program("kubectl", "kubernetes")
 
     def kubectl(self, *args: str, stdin: str | None = None, seconds: float = 60) -> str:
         """Run kubectl and return its output. Raises CommandError."""
@@ -57,7 +58,7 @@ class Cluster:
 
     def helm(self, *args: str, seconds: float = 120) -> str:
         """Run Helm and return its output. Raises CommandError."""
-        return self._run(tools.ensure("helm") / "helm", *args, seconds=seconds)
+        return self._run(self._program("helm", "helm"), *args, seconds=seconds)
 
     def get(self, *args: str) -> dict[str, Any]:
         """Return what `kubectl get ARGS` finds, as parsed JSON. Raises CommandError."""
@@ -73,6 +74,10 @@ class Cluster:
         scope = ("-n", namespace) if namespace else ()
         documents = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
         return self.kubectl("apply", *scope, "-f", "-", stdin=json.dumps(documents))
+
+    def _program(self, name: str, tool_set: str) -> Path:
+        found = None if self.run else shutil.which(name)
+        return Path(found) if found else tools.ensure(tool_set) / name
 
     def _run(self, program: Path, *args: str, stdin: str | None = None, seconds: float = 60) -> str:
         result = subprocess.run(

@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _set_up(purpose: str) -> None:
+    if purpose == "demo":
+        _check_demo_can_run()
     if purpose in {"test", "all"}:
         ensure_packages(NODE, without="tests on a real node will be skipped")
         ensure_packages(BROWSER, without="tests of the chat page in a browser will be skipped")
@@ -45,6 +47,14 @@ def _set_up(purpose: str) -> None:
         if build is not None and build.poll() is None:
             build.terminate()
             build.wait()
+
+
+def _check_demo_can_run() -> None:
+    if os.geteuid() != 0 and not os.environ.get("KUBECONFIG"):
+        raise SetupError(
+            "a node needs root: run `sudo make demo`, or name a cluster that you have with "
+            "KUBECONFIG=… make demo (`make test` works without root, less the node's own tests)"
+        )
 
 
 def _start_building(names: Sequence[str]) -> subprocess.Popen[bytes] | None:

@@ -25,11 +25,42 @@ MAX_GROUP_TOKENS = 16_384  # of padded context in a decode group: bounds what is
 TILE_ROWS = 256  # of a prompt's queries per call: bounds the mask to this × context
 
 
+KVCache = tuple[torch.Tensor, torch.Tensor]  # see interface
+
+
+class _Scratch:
+    """Memory that every gather of every step reuses, one buffer for keys and one for values.
+
+    Parts of a step run one after another, so they never need it at once. Fresh memory costs page
+    faults: gathering 16 × 1,024 tokens took 47 ms with it and 14 ms without (2-core Sapphire
+    Rapids, bf16, 8 × 128 values a token).
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[torch.Tensor | None] = [None, None]
+
+    def gather(self, cache: KVCache, blocks: torch.Tensor, num_seqs: int) -> list[torch.Tensor]:
+        """Return keys and values as [num_seqs, kv heads, padded context, head_dim]."""
+        gathered = []
+        for index, part in enumerate(cache):
+            rows = part.flatten(1)  # one per block
+            out = self._take(index, len(blocks) * rows.shape[1], part).view(len(blocks), -1)
+            torch.index_select(rows, 0, blocks, out=out)
+            gathered.append(out.view(num_seqs, -1, *part.shape[2:]).transpose(1, 2))
+        return gathered
+
+    def _take(self, index: int, num_values: int, like: torch.Tensor) -> torch.Tensor:
+        buffer = self._buffers[index]
+        if buffer is None or len(buffer) < num_values or buffer.dtype != like.dtype:
+            buffer = self._buffers[index] = like.new_empty(num_values)
+        return buffer[:num_values]
+
+
 class _Part(Protocol):
     """A share of the step's query rows."""
 
     def attend_into(
-        self, output: torch.Tensor, query: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor]
+        self, output: torch.Tensor, query: torch.Tensor, cache: KVCache, scratch: _Scratch
     ) -> None: ...
 
 
@@ -42,13 +73,13 @@ class _DecodeGroup:
     mask: torch.Tensor  # [group, 1, 1, padded context], 0 or -inf
 
     def attend_into(
-        self, output: torch.Tensor, query: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor]
+        self, output: torch.Tensor, query: torch.Tensor, cache: KVCache, scratch: _Scratch
     ) -> None:
         num_kv_heads = cache[0].shape[2]
         mine = query.index_select(0, self.rows)
         # [group, kv heads, query heads of each, head_dim]: heads in the place of query rows
         grouped = mine.view(len(mine), num_kv_heads, -1, mine.shape[-1])
-        key, value = (_gather(part, self.blocks, len(mine)) for part in cache)
+        key, value = scratch.gather(cache, self.blocks, len(mine))
         attended = functional.scaled_dot_product_attention(grouped, key, value, attn_mask=self.mask)
         output.index_copy_(0, self.rows, attended.flatten(1, 2))
 
@@ -63,9 +94,9 @@ class _PromptChunk:
     blocks: torch.Tensor  # [blocks of the context]
 
     def attend_into(
-        self, output: torch.Tensor, query: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor]
+        self, output: torch.Tensor, query: torch.Tensor, cache: KVCache, scratch: _Scratch
     ) -> None:
-        key, value = (_gather(part, self.blocks, 1) for part in cache)
+        key, value = scratch.gather(cache, self.blocks, 1)
         offset = self.context_len - self.num_rows
         for start in range(0, self.num_rows, TILE_ROWS):
             rows = slice(
@@ -89,27 +120,25 @@ def _attend_tile(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) ->
     return attended[0].transpose(0, 1)
 
 
-def _gather(cache: torch.Tensor, blocks: torch.Tensor, num_seqs: int) -> torch.Tensor:
-    """Return [num_seqs, kv heads, padded context, head_dim] of a layer's keys or values."""
-    flat = cache.flatten(1).index_select(0, blocks)
-    return flat.view(num_seqs, -1, *cache.shape[2:]).transpose(1, 2)
-
-
 @dataclass(frozen=True, slots=True)
 class SdpaStep:
     """See `AttentionStep`."""
 
     parts: tuple[_Part, ...]
+    scratch: _Scratch
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         output = torch.empty_like(query)
         for part in self.parts:
-            part.attend_into(output, query, (keys, values))
+            part.attend_into(output, query, (keys, values), self.scratch)
         return output
 
 
 class SdpaBackend:
     """See `AttentionBackend`."""
+
+    def __init__(self) -> None:
+        self._scratch = _Scratch()
 
     def prepare(
         self, metadata: AttentionMetadata, *, dtype: torch.dtype, device: torch.device
@@ -122,7 +151,7 @@ class SdpaBackend:
         chunks = (
             _build_chunk(metadata, index, device) for index in np.flatnonzero(~is_decode).tolist()
         )
-        return SdpaStep((*groups, *chunks))
+        return SdpaStep((*groups, *chunks), self._scratch)
 
 
 def _group_by_length(members: np.ndarray, context_lens: np.ndarray) -> Iterator[np.ndarray]:

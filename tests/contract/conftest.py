@@ -1,0 +1,48 @@
+"""One server for the whole layer; tests that need special flags start their own."""
+
+from collections.abc import Callable, Iterator
+
+import openai
+import pytest
+
+from tests.contract.server_process import ServerProcess
+from tests.models.tiny import build_tiny
+
+NAME = "tiny"
+MAX_MODEL_LEN = 512
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A tiny Qwen3 that speaks noise, with little memory: 64 blocks of 16 tokens."""
+    process = ServerProcess(
+        tmp_path_factory.mktemp("server") / "log", str(build_tiny("qwen3-tied")),
+        "--served-model-name", NAME, "alias", "--device", "cpu", "--dtype", "float32",
+        "--max-model-len", str(MAX_MODEL_LEN), "--block-size", "16", "--max-num-seqs", "8",
+        "--max-num-batched-tokens", "128", "--num-gpu-blocks-override", "64",
+    )  # fmt: skip
+    yield process.wait_ready()
+    process.stop()
+
+
+@pytest.fixture
+def start_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., ServerProcess]]:
+    """Start a server with the given flags; it ends with the test."""
+    started: list[ServerProcess] = []
+
+    def start(*words: str, env: dict[str, str] | None = None) -> ServerProcess:
+        started.append(ServerProcess(tmp_path_factory.mktemp("own") / "log", *words, env=env))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    """The client that users have; without retries, so that errors are seen."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as it:
+        yield it

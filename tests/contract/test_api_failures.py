@@ -1,0 +1,127 @@
+"""Failures of our own making: the user gets a sentence, the log the traceback, and it goes on."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from qwen_engine.launch import Launched, Progress, launch
+from qwen_engine.options import EngineOptions
+from qwen_engine.planning import Demands
+from qwen_engine.sequence import ScheduledBatch
+from qwen_engine.server.app import build_app
+from qwen_engine.server.settings import ServerSettings
+from qwen_engine.server.state import STATE
+from tests.models.tiny import build_tiny
+
+OPTIONS = EngineOptions(
+    model=str(build_tiny("qwen3-tied")),
+    served_model_names=("tiny",),
+    device="cpu",
+    demands=Demands(max_model_len=1024, num_gpu_blocks_override=128, block_size=16),
+)
+PROMPT = {"prompt": "The quick brown fox", "max_tokens": 900, "ignore_eos": True}
+
+
+@dataclass
+class Faulty:
+    """The real executor, which fails as often as `faults` says."""
+
+    executor: Any
+    faults: list[Exception] = field(default_factory=list)
+
+    def execute(self, batch: ScheduledBatch) -> list[int]:
+        if self.faults:
+            raise self.faults.pop(0)
+        token_ids: list[int] = self.executor.execute(batch)
+        return token_ids
+
+    def measure(self) -> Any:
+        return self.executor.measure()
+
+
+@dataclass
+class Bench:
+    client: TestClient[Any, Any]
+    faulty: Faulty
+
+    async def complete(self, **fields: Any) -> tuple[int, str]:
+        response = await self.client.post("/v1/completions", json={**PROMPT, **fields})
+        return response.status, await response.text()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made: list[Faulty] = []
+
+    def launcher(options: EngineOptions, report: Callable[[Progress], None]) -> Launched:
+        launched = launch(options, report)
+        made.append(Faulty(launched.engine._executor))
+        launched.engine._executor = made[0]
+        return launched
+
+    app = build_app(ServerSettings(engine=OPTIONS), launcher=launcher)
+    async with TestClient(TestServer(app)) as client:
+        await asyncio.wait_for(app[STATE].loading, 120)
+        yield Bench(client, made[0])
+
+
+async def test_a_failing_step_is_a_500_without_its_details_and_the_next_request_is_served(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.faulty.faults.append(RuntimeError("secret at /home/someone"))
+    status, text = await bench.complete(max_tokens=3)
+    assert status == 500
+    error = json.loads(text)["error"]
+    assert (error["type"], error["code"]) == ("server_error", "step_failed")
+    assert "secret" not in text
+    assert "secret at /home/someone" in caplog.text
+    assert (await bench.complete(max_tokens=3))[0] == 200
+
+
+async def test_a_step_that_fails_in_mid_stream_ends_it_with_an_error_event(bench: Bench) -> None:
+    response = await bench.client.post("/v1/completions", json={**PROMPT, "stream": True})
+    await response.content.readany()
+    bench.faulty.faults.append(RuntimeError("secret"))
+    text = (await response.read()).decode()
+    assert json.loads(text.strip().split("\n\n")[-1][6:])["error"]["code"] == "step_failed"
+    assert "[DONE]" not in text
+    assert "secret" not in text
+
+
+async def test_an_engine_that_is_lost_is_reported_by_the_liveness_probe(bench: Bench) -> None:
+    for _ in range(3):
+        bench.faulty.faults.append(RuntimeError("device lost"))
+        assert (await bench.complete(max_tokens=3))[0] == 500
+    assert (await bench.client.get("/health")).status == 503
+    assert (await (await bench.client.get("/ready")).json())["status"] == "dead"
+
+
+async def test_an_answer_that_takes_longer_than_the_drain_ends_with_an_error(
+    bench: Bench,
+) -> None:
+    response = await bench.client.post("/v1/completions", json={**PROMPT, "stream": True})
+    await response.content.readany()
+    engine = bench.client.server.app[STATE].engine  # type: ignore[union-attr]
+    assert not await engine.drain(0.0)
+    text = (await response.read()).decode()
+    assert json.loads(text.strip().split("\n\n")[-1][6:])["error"]["code"] == "shutting_down"
+
+
+async def test_what_nobody_expected_is_a_500_with_its_traceback_in_the_log_only(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr("qwen_engine.server.completions_route.parse_completion", broken)
+    with caplog.at_level(logging.ERROR):
+        status, text = await bench.complete()
+    assert (status, json.loads(text)["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in text
+    assert "ZeroDivisionError" in caplog.text

@@ -30,6 +30,7 @@ Key = tuple[str, str]  # namespace, name
 _WORKERS = 4
 _HEARTBEAT: Key = ("", "")  # goes through the queue like any key, and proves that workers work
 _MISSED_BEATS = 3
+_NAMESPACE_GOES = "because it is being terminated"  # and all in it: nothing is made, or told
 logger = logging.getLogger(__name__)
 
 
@@ -137,8 +138,15 @@ class Controller:
         outcome = reconcile(resource, observed, engine_image=self._settings.engine_image, now=now)
         if outcome is None:
             return True
-        outcome, is_applied = await self._carry_out(key, outcome, now)
-        await self._publish(key, resource, outcome, now)
+        try:
+            outcome, is_applied = await self._carry_out(key, outcome, now)
+            await self._publish(key, resource, outcome, now)
+        except RefusedError as error:
+            if _NAMESPACE_GOES in str(error):
+                return True
+            raise
+        if outcome.look_again_seconds > 0:
+            self._queue.add_later(key, outcome.look_again_seconds + 1)  # RFC 3339 has no fractions
         return is_applied
 
     async def _observe(self, key: Key, resource: Json) -> Observed:
@@ -166,8 +174,8 @@ class Controller:
             try:
                 await self._cluster.apply(manifest)
             except RefusedError as error:
-                if "being terminated" in str(error):  # the namespace goes, and all in it
-                    return outcome, True
+                if _NAMESPACE_GOES in str(error):
+                    raise
                 logger.warning("%s/%s: %s refused: %s", *key, manifest["kind"], error)
                 return with_failure(outcome, f"{manifest['kind']}: {error}", now), False
             logger.info("%s/%s: applied its %s", *key, manifest["kind"])
@@ -182,6 +190,8 @@ class Controller:
             try:
                 await self._cluster.record(event)
             except ApiError as error:
+                if _NAMESPACE_GOES in str(error):
+                    raise
                 logger.warning("%s/%s: the event could not be recorded: %s", *key, error)
 
 

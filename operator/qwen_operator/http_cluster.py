@@ -154,5 +154,10 @@ class HttpCluster:
 def _error(status: int, answer: Any) -> ApiError:
     found = answer if isinstance(answer, dict) else {}
     reason, message = str(found.get("reason", "")), str(found.get("message", f"HTTP {status}"))
+    if "not declared in schema" in message:
+        message += (
+            ". The CRD is older than this operator: kubectl apply --server-side -f "
+            "crds/qwendeployments.yaml (Helm never upgrades CRDs)"
+        )
     is_passing = status >= 500 or status == 429
     return (UnavailableError if is_passing else RefusedError)(status, reason, message)

@@ -19,10 +19,16 @@ _LONGEST_WORDS = 600  # characters of a message that are kept
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something does not run: a CamelCase reason and a sentence."""
+    """Why something does not run: a CamelCase reason and a sentence.
+
+    Attributes:
+        waits_since: RFC 3339, of what may yet turn out well by itself: a volume that is being
+            bound, a node that an autoscaler is adding.
+    """
 
     reason: str
     message: str
+    waits_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,9 @@ def _problem(pod: Json, conditions: Json, container: Json | None) -> Problem | N
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("reason") == "Unschedulable":
-        words = _shorten(scheduled.get("message", "no node fits"))
-        return Problem("Unschedulable", f"pod {name} finds no node: {words}")
+        words = _scheduler_words(scheduled.get("message", "no node fits"))
+        message = f"pod {name} finds no node: {words}"
+        return Problem("Unschedulable", message, scheduled.get("lastTransitionTime"))
     if status.get("phase") == "Failed":
         words = _shorten(status.get("message") or status.get("reason") or "the pod failed")
         return Problem(status.get("reason") or "PodFailed", f"pod {name}: {words}")
@@ -122,14 +129,26 @@ def _death(name: str, container: Json) -> Problem | None:
         return Problem(
             "OOMKilled",
             f"the engine in pod {name} was killed for using more memory than its limit "
-            f"({restarts} restarts): raise spec.engine.resources.limits.memory, or lower "
+            f"({_restarts(restarts)}): raise spec.engine.resources.limits.memory, or lower "
             "spec.context.maxModelLen or spec.engine.overrides.maxNumSeqs",
         )
     return Problem(
         "CrashLoop",
-        f"the engine in pod {name} ended with exit code {code} ({restarts} restarts): "
+        f"the engine in pod {name} ended with exit code {code} ({_restarts(restarts)}): "
         f"{words or 'it left no last words; see kubectl logs --previous'}",
     )
+
+
+def _restarts(count: int) -> str:
+    return "1 restart" if count == 1 else f"{count} restarts"
+
+
+def _scheduler_words(message: str) -> str:
+    """Return the scheduler's sentence without its postscripts on claims and preemption."""
+    for postscript in (" no new claims to deallocate", " preemption:", " not found", " still not"):
+        head, found, _ = message.rpartition("." + postscript)
+        message = head + "." if found else message
+    return _shorten(message)
 
 
 def _last_words(message: str) -> str:

@@ -18,7 +18,7 @@ from qwen_operator.events import Notice, notices
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec
-from qwen_operator.status import Reading, Sight, build_status
+from qwen_operator.status import Reading, Sight, build_status, patience_seconds
 
 Json = Mapping[str, Any]
 
@@ -43,11 +43,13 @@ class Outcome:
         apply: manifests to apply server-side, in this order.
         status: the status to be; equal to the present one when there is nothing to write.
         sight: what the status was made of, to make it again when an action fails.
+        look_again_seconds: when time alone will change the status; 0 if it will not.
     """
 
     apply: tuple[Json, ...]
     status: Json
     sight: Sight
+    look_again_seconds: float = 0.0
 
 
 def reconcile(resource: Json, observed: Observed, *, engine_image: str, now: str) -> Outcome | None:
@@ -79,7 +81,7 @@ def reconcile(resource: Json, observed: Observed, *, engine_image: str, now: str
     apply: tuple[Json, ...] = ()
     if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
         apply = _actions(owner, spec, verdict, mine)
-    return Outcome(apply, build_status(sight, now), sight)
+    return Outcome(apply, build_status(sight, now), sight, patience_seconds(sight, now))
 
 
 def with_failure(outcome: Outcome, message: str, now: str) -> Outcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from qwen_operator import conditions, names
@@ -16,6 +17,7 @@ from qwen_operator.decision import Decision, Refusal, recorded
 from qwen_operator.pods import PodFacts, Problem, deployment_problem
 
 Json = Mapping[str, Any]
+_PATIENCE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def build_status(sight: Sight, now: str) -> dict[str, Any]:
         "readyReplicas": progress.ready,
         "selector": ",".join(f"{k}={v}" for k, v in names.selector(sight.name).items()),
         "conditions": conditions.merge(
-            _conditions(sight, progress),
+            _conditions(sight, progress, now),
             sight.old.get("conditions", ()),
             generation=sight.generation,
             now=now,
@@ -81,16 +83,26 @@ def build_status(sight: Sight, now: str) -> dict[str, Any]:
     return status
 
 
-def _conditions(sight: Sight, progress: Progress) -> list[Condition]:
+def patience_seconds(sight: Sight, now: str) -> float:
+    """Return how long to wait before what is wrong now is called a fault."""
+    trouble = _trouble(sight, _progress(sight))
+    if trouble is None or trouble.waits_since is None:
+        return 0.0
+    waited = datetime.fromisoformat(now) - datetime.fromisoformat(trouble.waits_since)
+    return max(0.0, _PATIENCE_SECONDS - waited.total_seconds())
+
+
+def _conditions(sight: Sight, progress: Progress, now: str) -> list[Condition]:
     trouble = _trouble(sight, progress)
+    alarm = None if patience_seconds(sight, now) > 0 else trouble
     verdict = sight.verdict
     return [
         conditions.planned(verdict.plan)
         if isinstance(verdict, Decision)
         else conditions.refused(verdict),
         conditions.available(progress, trouble, _endpoint(sight)),
-        conditions.progressing(progress, trouble),
-        conditions.degraded(trouble),
+        conditions.progressing(progress, alarm),
+        conditions.degraded(alarm),
     ]
 
 

@@ -35,6 +35,12 @@ class WorkQueue(Generic[K]):
             self._waiting.add(key)
             self._ready.put_nowait(key)
 
+    def add_later(self, key: K, seconds: float) -> None:
+        """Have the key looked at after a while, unless it is sooner for another reason."""
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
+
     async def get(self) -> K:
         """Wait for a key; the caller owes a `done` for it."""
         key = await self._ready.get()
@@ -62,5 +68,5 @@ class WorkQueue(Generic[K]):
 
     def _later(self, key: K, failures: int) -> float:
         delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(failures, 10))
-        self._timers[key] = asyncio.get_running_loop().call_later(delay, self.add, key)
+        self.add_later(key, delay)
         return delay

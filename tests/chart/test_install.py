@@ -77,6 +77,28 @@ def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
     assert "orbidden" not in operator.log, operator.log
 
 
+def test_rights_in_one_namespace_are_enough_to_serve_it_and_no_other(
+    control_plane: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    narrow = ("--set", f"watchNamespaces={{{namespace}}}")
+    control_plane.helm("install", "op", str(CHART), "-n", namespace, *narrow, "--wait=false")
+    try:
+        control_plane.kubectl("wait", "--for=condition=Established", CRD)
+        operator = OperatorProcess(
+            _as_service_account(control_plane, namespace, tmp_path), tmp_path
+        )
+        operator.start(QWEN_NAMESPACES=namespace)
+        try:
+            qwen = Qwen(control_plane, namespace)
+            qwen.apply("chat", **CPU)
+            qwen.wait_for("chat", "Available", "Unschedulable")
+        finally:
+            operator.end()
+        assert "orbidden" not in operator.log, operator.log
+    finally:
+        control_plane.helm("uninstall", "op", "-n", namespace)
+
+
 def test_people_who_edit_a_namespace_may_serve_models_in_it(
     control_plane: Cluster, release: str
 ) -> None:

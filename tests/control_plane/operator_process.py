@@ -41,7 +41,7 @@ class OperatorProcess:
     def spawn(self, **env: str) -> None:
         """Start it without waiting."""
         flags = ["--health-port", str(self.port), "--engine-image", "qwen-engine:test"]
-        flags += ["--resync-seconds", "5"]
+        flags += ["--resync-seconds", "3"]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "qwen_operator", *flags, "--scrape-seconds", "1"],

@@ -74,6 +74,44 @@ def test_deleting_leaves_nothing_behind_with_the_operator_up_or_down(
     until(lambda: qwen.all("pod") == [], what="no pods", within_seconds=SECONDS)
 
 
+def test_a_namespace_goes_although_the_operator_does_not_run(
+    qwen: Qwen, operator: OperatorProcess, node: str
+) -> None:
+    qwen.apply("chat", **CPU)
+    qwen.wait_for("chat", "Available", "Serving")
+    operator.kill()
+    qwen.cluster.kubectl("delete", "namespace", qwen.namespace, "--timeout=50s")
+    qwen.cluster.kubectl("create", "namespace", qwen.namespace)  # for the fixture to delete
+
+
+def test_an_autoscaler_that_targets_the_resource_is_obeyed(
+    qwen: Qwen, operator: OperatorProcess, node: str
+) -> None:
+    """Without metrics an autoscaler still keeps to its bounds: enough to see who obeys whom."""
+    qwen.apply("chat", **CPU)
+    target = {"apiVersion": "qwenoperator.io/v1alpha1", "kind": "QwenDeployment", "name": "chat"}
+    metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "chat"},
+        "spec": {
+            "scaleTargetRef": target,
+            "minReplicas": 3,
+            "maxReplicas": 4,
+            "metrics": [{"type": "Resource", "resource": metric}],
+        },
+    }
+    qwen.cluster.apply(autoscaler, namespace=qwen.namespace)
+    until(
+        lambda: qwen.status("chat").get("ready") == "3/3",
+        what="as many as the autoscaler says",
+        within_seconds=60,
+    )
+    qwen.apply("chat", **CPU)  # a manifest without replicas leaves them to the autoscaler
+    assert qwen.get("qwen", "chat")["spec"]["replicas"] == 3
+
+
 def test_a_namesake_made_right_after_a_deletion_gets_children_of_its_own(
     qwen: Qwen, operator: OperatorProcess, node: str
 ) -> None:
@@ -136,7 +174,7 @@ def test_a_service_of_the_same_name_is_not_taken_over(
     assert qwen.all("deployment") == []
 
     qwen.kubectl("delete", "service", "chat")
-    qwen.wait_for("chat", "Degraded", "Unschedulable")
+    qwen.wait_for("chat", "Available", "Unschedulable")
     assert qwen.get("service", "chat")["spec"]["ports"][0]["port"] == 8000
 
 

@@ -114,4 +114,4 @@ def test_what_the_api_server_refuses_of_the_pod_overlay_is_told(
     message = qwen.wait_for("chat", "Degraded", "ApplyRefused")["message"]
     assert "nodeSelectorTerms" in message
     qwen.patch("chat", {"template": None})
-    qwen.wait_for("chat", "Degraded", "Unschedulable")
+    qwen.wait_for("chat", "Available", "Unschedulable")

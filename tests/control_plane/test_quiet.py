@@ -14,7 +14,7 @@ from tests.cluster.polling import until
 from tests.control_plane.operator_process import OperatorProcess
 from tests.control_plane.qwen import CPU, SECONDS, Qwen
 
-QUIET_SECONDS = 8.0  # longer than a resync (5 s) and several scrapes (1 s)
+QUIET_SECONDS = 5.0  # longer than a resync (3 s) and several scrapes (1 s)
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ CASES = [
                     "status": "False",
                     "reason": "Unschedulable",
                     "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+                    "lastTransitionTime": "2025-12-31T23:59:00Z",
                 }
             ],
         ),
@@ -184,6 +185,49 @@ def test_one_pod_that_fails_degrades_what_the_other_still_serves() -> None:
     assert condition(outcome, "Available")[0] == "True"
     assert outcome.status["ready"] == "1/2"
     assert condition(outcome, "Degraded")[:2] == ("True", "ImagePull")
+
+
+def unschedulable(message: str, since: str) -> Json:
+    turned = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    turned |= {"message": message, "lastTransitionTime": since}
+    return pod("a", phase="Pending", containerStatuses=[], conditions=[turned])
+
+
+def test_a_pod_without_a_node_is_told_at_once_and_alarms_only_after_a_while() -> None:
+    about, observed = seen(unschedulable("no node fits.", since=NOW))
+    early = look(about, observed, now="2026-01-01T00:00:05Z")
+    assert condition(early, "Available")[:2] == ("False", "Unschedulable")
+    assert condition(early, "Progressing")[:2] == ("True", "RollingOut")
+    assert condition(early, "Degraded")[0] == "False"
+    assert (news(early), early.look_again_seconds) == ([], 10)
+
+    late = look({**about, "status": dict(early.status)}, observed, now="2026-01-01T00:00:15Z")
+    assert condition(late, "Degraded")[:2] == ("True", "Unschedulable")
+    assert [n.reason for n in news(late)] == ["Unschedulable"]
+    assert late.look_again_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: "
+            "0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+            "0/1 nodes are available: 1 Insufficient cpu.",
+        ),
+        (
+            '0/1 nodes are available: persistentvolumeclaim "m" not found. not found',
+            '0/1 nodes are available: persistentvolumeclaim "m" not found.',
+        ),
+        (
+            "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available.",
+            "0/3 nodes are available: 3 Insufficient memory.",
+        ),
+    ],
+)
+def test_the_schedulers_postscripts_are_left_out(said: str, told: str) -> None:
+    about, observed = seen(unschedulable(said, since=NOW))
+    assert condition(look(about, observed), "Available")[2] == f"pod a finds no node: {told}"
 
 
 def test_zero_replicas_are_a_wish_not_a_fault() -> None:

@@ -10,6 +10,7 @@ from tests.models.tiny import build_tiny
 
 NAME = "tiny"
 MAX_MODEL_LEN = 512
+API_KEY = "secret"
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "--served-model-name", NAME, "alias", "--device", "cpu", "--dtype", "float32",
         "--max-model-len", str(MAX_MODEL_LEN), "--block-size", "16", "--max-num-seqs", "8",
         "--max-num-batched-tokens", "128", "--num-gpu-blocks-override", "64",
+    )  # fmt: skip
+    yield process.wait_ready()
+    process.stop()
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with a key, that runs one request at a time and lets one wait."""
+    process = ServerProcess(
+        tmp_path_factory.mktemp("guarded") / "log", str(build_tiny("qwen3-tied")),
+        "--device", "cpu", "--served-model-name", NAME, "--max-num-seqs", "1", "--max-queue", "1",
+        "--max-model-len", "512", "--num-gpu-blocks-override", "32", "--block-size", "16",
+        env={"QWEN_API_KEY": API_KEY},
     )  # fmt: skip
     yield process.wait_ready()
     process.stop()

@@ -6,52 +6,39 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
+from tests.contract.conftest import API_KEY
 from tests.contract.server_process import ServerProcess
 from tests.models.tiny import build_tiny
 
 Start = Callable[..., ServerProcess]
-KEY = {"Authorization": "Bearer secret"}
+KEY = {"Authorization": f"Bearer {API_KEY}"}
 PROMPT = {"prompt": "The quick brown fox", "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One request at a time, one that waits, eight blocks, and a key."""
-    process = ServerProcess(
-        tmp_path_factory.mktemp("small") / "log", str(build_tiny("qwen3-tied")), "--device", "cpu",
-        "--served-model-name", "tiny", "--max-num-seqs", "1", "--max-queue", "1",
-        "--max-model-len", "512", "--num-gpu-blocks-override", "32", "--block-size", "16",
-        env={"QWEN_API_KEY": "secret"},
-    )  # fmt: skip
-    yield process.wait_ready()
-    process.stop()
-
-
-def test_without_the_key_nothing_that_costs_is_done(small: ServerProcess) -> None:
+def test_without_the_key_nothing_that_costs_is_done(guarded: ServerProcess) -> None:
     for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
-            status, body = small.post(path, PROMPT, **headers)
+            status, body = guarded.post(path, PROMPT, **headers)
             assert status == 401
             assert body["error"]["code"] == "invalid_api_key"
-    assert small.get("/v1/models")[0] == 401
-    assert small.post("/v1/completions", {**PROMPT, "max_tokens": 1}, **KEY)[0] == 200
+    assert guarded.get("/v1/models")[0] == 401
+    assert guarded.post("/v1/completions", {**PROMPT, "max_tokens": 1}, **KEY)[0] == 200
 
 
-def test_probes_numbers_and_the_page_need_no_key(small: ServerProcess) -> None:
+def test_probes_numbers_and_the_page_need_no_key(guarded: ServerProcess) -> None:
     for path in ("/health", "/ready", "/metrics", "/stats", "/version", "/chat.html"):
-        assert small.get(path)[0] == 200
+        assert guarded.get(path)[0] == 200
 
 
-async def test_more_than_may_wait_get_429_with_a_time_to_come_back(small: ServerProcess) -> None:
+async def test_more_than_may_wait_get_429_with_a_time_to_come_back(guarded: ServerProcess) -> None:
     body = {**PROMPT, "max_tokens": 300}
-    async with aiohttp.ClientSession(small.url, headers=KEY) as session:
+    async with aiohttp.ClientSession(guarded.url, headers=KEY) as session:
 
         async def ask() -> tuple[int, str | None, Any]:
             async with session.post("/v1/completions", json=body) as response:
@@ -65,11 +52,11 @@ async def test_more_than_may_wait_get_429_with_a_time_to_come_back(small: Server
         assert retry is not None
         assert 1 <= int(retry) <= 60
         assert error["error"]["code"] == "queue_full"
-    assert small.post("/v1/completions", {**PROMPT, "max_tokens": 1}, **KEY)[0] == 200
+    assert guarded.post("/v1/completions", {**PROMPT, "max_tokens": 1}, **KEY)[0] == 200
 
 
-def test_more_prompts_than_may_ever_wait_are_refused_with_the_bound(small: ServerProcess) -> None:
-    status, body = small.post("/v1/completions", {"prompt": ["a", "b", "c"]}, **KEY)
+def test_more_prompts_than_may_ever_wait_are_refused_with_the_bound(guarded: ServerProcess) -> None:
+    status, body = guarded.post("/v1/completions", {"prompt": ["a", "b", "c"]}, **KEY)
     assert status == 400
     assert "at most 2" in body["error"]["message"]
 

@@ -63,3 +63,10 @@ class RunDirectory:
     def certificates(self) -> Path:
         """The API server's own certificate and key."""
         return self.path / "certs"
+
+
+def given_kubeconfig() -> Path | None:
+    """Return the cluster that KUBECONFIG names, None if it names none or the default one here."""
+    given = os.environ.get("KUBECONFIG")
+    ours = RunDirectory(default_run_directory()).kubeconfig
+    return Path(given) if given and Path(given) != ours else None

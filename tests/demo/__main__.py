@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.cluster import launch
 from tests.cluster.client import Cluster, CommandError
-from tests.cluster.paths import REPOSITORY
+from tests.cluster.paths import REPOSITORY, given_kubeconfig
 from tests.demo.console import DemoError, paint, say, step
 from tests.demo.conversation import QUESTION, ask
 from tests.demo.model import DEFAULT, Choice, choose
@@ -99,7 +99,7 @@ def _show_the_way(place: Place, choice: Choice) -> None:
 
 def stop() -> None:
     """End the demo's own cluster; on a given one, remove what the demo put there."""
-    if not os.environ.get("KUBECONFIG"):
+    if given_kubeconfig() is None:
         print("stopped" if launch.stop(own_run()) else "not running")
         return
     cluster = find_place().cluster

@@ -5,14 +5,11 @@ hub, by this machine for a cluster of ours (whose pods have no way out), else by
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.cluster.client import Cluster
 from tests.cluster.paths import REPOSITORY, cache_dir
-from tests.cluster.polling import until
+from tests.cluster.volumes import offer_folder
 from tests.demo.console import DemoError, say
 from tests.demo.place import NAMESPACE, Place
 
@@ -35,7 +32,7 @@ def choose(model_id: str, place: Place) -> Choice:
     if not place.is_local:
         return _from_hub(model_id)
     folder = _fetch(model_id)
-    _offer_folder(place.cluster, folder.parent)
+    offer_folder(place.cluster, folder.parent, claim=_CLAIM, namespace=NAMESPACE)
     if model_id == DEFAULT:
         return Choice("smollm2", _SAMPLE.read_text())
     return _manifest(model_id, uri=f"pvc://{_CLAIM}/{folder.name}")
@@ -80,48 +77,3 @@ def _download(model_id: str) -> Path:
         ) from error
     say(str(target))
     return target
-
-
-def _offer_folder(cluster: Cluster, folder: Path) -> None:
-    """Make the claim `models` out of a folder of this machine."""
-    if cluster.exists("pvc", _CLAIM, "-n", NAMESPACE):
-        return
-    cluster.apply(*volume_manifests(folder, namespace=NAMESPACE))
-    until(
-        lambda: cluster.get("pvc", _CLAIM, "-n", NAMESPACE)["status"]["phase"] == "Bound",
-        what="the volume claim bound",
-        within_seconds=30,
-    )
-
-
-def volume_manifests(folder: Path, *, namespace: str) -> Sequence[dict[str, Any]]:
-    """Return a volume over a folder of the node and the claim `models` that is bound to it."""
-    size = {"storage": "1Ti"}
-    volume = f"{_CLAIM}-{namespace}"
-    claim = {"name": _CLAIM, "namespace": namespace}
-    return (
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": volume},
-            "spec": {
-                "capacity": size,
-                "accessModes": ["ReadOnlyMany"],
-                "persistentVolumeReclaimPolicy": "Retain",
-                "storageClassName": "",
-                "claimRef": claim,
-                "hostPath": {"path": str(folder), "type": "Directory"},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": claim,
-            "spec": {
-                "accessModes": ["ReadOnlyMany"],
-                "storageClassName": "",
-                "volumeName": volume,
-                "resources": {"requests": size},
-            },
-        },
-    )

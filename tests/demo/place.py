@@ -18,7 +18,7 @@ from typing import Any
 from tests.cluster import launch, tools
 from tests.cluster.client import Cluster
 from tests.cluster.images import ENGINE_IMAGE, OPERATOR_IMAGE
-from tests.cluster.paths import RunDirectory, default_run_directory
+from tests.cluster.paths import RunDirectory, default_run_directory, given_kubeconfig
 from tests.cluster.polling import until
 from tests.cluster.processes import ClusterError
 from tests.cluster.state import is_alive, read_state
@@ -44,8 +44,8 @@ def own_run() -> RunDirectory:
 
 def find_place() -> Place:
     """Return the cluster to use, started if it is the demo's own. Raises DemoError."""
-    if given := os.environ.get("KUBECONFIG"):
-        return _given(Path(given))
+    if given := given_kubeconfig():
+        return _given(given)
     run = own_run()
     if is_alive(run, read_state(run)):
         say("already running")

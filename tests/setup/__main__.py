@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.cluster import tools
-from tests.cluster.paths import REPOSITORY
+from tests.cluster.paths import REPOSITORY, given_kubeconfig
 from tests.setup.debian import BROWSER, NODE, ensure_packages
 from tests.setup.steps import SetupError
 from tests.setup.venv import ensure_venv
@@ -36,7 +36,7 @@ def _set_up(purpose: str) -> None:
     if purpose in {"test", "all"}:
         ensure_packages(NODE, without="tests on a real node will be skipped")
         ensure_packages(BROWSER, without="tests of the chat page in a browser will be skipped")
-    elif purpose == "demo" and not os.environ.get("KUBECONFIG"):
+    elif purpose == "demo" and given_kubeconfig() is None:
         ensure_packages(NODE, without="so there can be no node here")
     build = _start_building(_TOOLS[purpose])
     try:
@@ -50,7 +50,7 @@ def _set_up(purpose: str) -> None:
 
 
 def _check_demo_can_run() -> None:
-    if os.geteuid() != 0 and not os.environ.get("KUBECONFIG"):
+    if os.geteuid() != 0 and given_kubeconfig() is None:
         raise SetupError(
             "a node needs root: run `sudo make demo`, or name a cluster that you have with "
             "KUBECONFIG=… make demo (`make test` works without root, less the node's own tests)"

@@ -1,0 +1,114 @@
+"""One QwenDeployment on a real node, as its owner and its users handle it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.client import Cluster
+from tests.cluster.paths import REPOSITORY
+from tests.cluster.polling import until
+
+# torch alone takes 3 s to import on an idle machine, and 25 s on a busy one
+AVAILABLE_SECONDS = 120.0
+CHILDREN = ("deployment", "replicaset", "service", "serviceaccount", "pod", "endpointslice")
+
+
+class Served:
+    """kubectl around one QwenDeployment in its namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
+        self.cluster, self.namespace, self.name = cluster, namespace, name
+
+    def kubectl(self, *args: str, seconds: float = 60) -> str:
+        """Run kubectl in the namespace. Raises CommandError."""
+        return self.cluster.kubectl("-n", self.namespace, *args, seconds=seconds)
+
+    def apply_sample(self, file: str) -> None:
+        """Apply a sample that is shipped, as it stands."""
+        self.kubectl("apply", "-f", str(REPOSITORY / "crds" / "samples" / file))
+
+    def apply_tiny(self, model: Path, **spec: Any) -> None:
+        """Apply a model that no catalogue knows, planned from its config.json."""
+        manifest = {
+            "apiVersion": "qwenoperator.io/v1alpha1",
+            "kind": "QwenDeployment",
+            "metadata": {"name": self.name},
+            "spec": {
+                "model": {
+                    "id": f"tests/{model.name}",
+                    "uri": f"pvc://models/{model.name}",
+                    "config": json.loads((model / "config.json").read_text()),
+                },
+                "gpu": {"count": 0},
+                **spec,
+            },
+        }
+        self.cluster.apply(manifest, namespace=self.namespace)
+
+    def patch(self, spec: Mapping[str, Any]) -> None:
+        """Change the spec."""
+        body = json.dumps({"spec": spec})
+        self.kubectl("patch", "qwen", self.name, "--type=merge", "-p", body)
+
+    def status(self) -> dict[str, Any]:
+        """Return the status if it is about the spec as it stands, else {}."""
+        found = self.cluster.get("qwen", self.name, "-n", self.namespace)
+        status: dict[str, Any] = found.get("status", {})
+        is_current = status.get("observedGeneration") == found["metadata"]["generation"]
+        return status if is_current else {}
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """Return a condition, {} before there is one."""
+        conditions = self.status().get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def await_condition(self, kind: str, status: str) -> dict[str, Any]:
+        """Wait until a condition has a status, and return it."""
+
+        def holds() -> dict[str, Any] | None:
+            condition = self.condition(kind)
+            return condition if condition.get("status") == status else None
+
+        what = f"{self.name} {kind}={status}"
+        try:
+            return until(holds, what=what, within_seconds=AVAILABLE_SECONDS, every_seconds=0.2)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self._explain()}") from None
+
+    def await_available(self) -> None:
+        """Wait until the model is served and the rollout is over."""
+        self.await_condition("Available", "True")
+        self.await_condition("Progressing", "False")
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the engine's pods."""
+        label = f"qwenoperator.io/deployment={self.name}"
+        found: list[dict[str, Any]] = self.cluster.get("pods", "-n", self.namespace, "-l", label)[
+            "items"
+        ]
+        return found
+
+    def url(self) -> str:
+        """Return the Service's address, which can be reached from here."""
+        spec = self.cluster.get("service", self.name, "-n", self.namespace)["spec"]
+        return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
+
+    def children(self) -> set[str]:
+        """Return the objects that were made for it, as KIND/NAME."""
+        listed = self.kubectl("get", ",".join(CHILDREN), "-o", "name").split()
+        return {name for name in listed if name.partition("/")[2].startswith(self.name)}
+
+    def await_gone(self) -> None:
+        """Wait until it and all its children are gone."""
+        until(
+            lambda: not self.children(),
+            what=f"children of {self.name} gone, now {self.children()}",
+            within_seconds=90,
+        )
+        assert not self.cluster.exists("qwen", self.name, "-n", self.namespace)
+
+    def _explain(self) -> str:
+        described = self.kubectl("describe", "qwen", self.name)
+        logs = self.kubectl("logs", f"deployment/{self.name}", "--tail=30", "--all-containers")
+        return f"{described}\n{logs}"

@@ -59,6 +59,9 @@ crds: ## Copy the CRD into the chart
 chart: ## Lint the chart and pack it into dist/
 	@$(SETUP) demo && tests/setup/chart.sh
 
+images: ## Build both images with docker or podman
+	@tests/setup/images.sh
+
 constraints: ## Pin the newest versions that fit into constraints.txt
 	@tests/setup/constraints.sh
 

@@ -1,6 +1,6 @@
 """Finds a Go that can build the cluster's tools, or says how to get one.
 
-Called by tools.py only. Go 1.21 and later fetch the exact toolchain that a go.mod asks for
+Called by tools.py and by set-up. Go 1.21 and later fetch the exact toolchain that a go.mod asks for
 (https://go.dev/doc/toolchain), so any of those will do.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster.processes import ClusterError
 
-_OLDEST = (1, 21)
+OLDEST_GO = (1, 21)
 _USUAL_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")
 
 
@@ -20,7 +20,7 @@ def find_go(go_mod: Path) -> Path:
     found = [shutil.which("go"), *_USUAL_PLACES]
     versions = {Path(go): _version(go) for go in found if go and Path(go).exists()}
     for go, version in versions.items():
-        if version >= _OLDEST:
+        if version >= OLDEST_GO:
             return go
     raise ClusterError(_how_to_get(go_mod, versions))
 
@@ -40,6 +40,6 @@ def _how_to_get(go_mod: Path, versions: dict[Path, tuple[int, int]]) -> str:
     return (
         f"Go is missing ({there or 'no go found'}; 1.21 or newer is needed, "
         f"{wanted[1] if wanted else ''} best).\n"
-        "Get it from https://go.dev/dl/ and unpack it to /usr/local/go, or from Debian 13 / "
-        "Ubuntu 24.04 or newer: apt-get install golang-go"
+        "Unpack https://go.dev/dl/ to /usr/local/go; on Debian 13, Ubuntu 24.04 or newer also: "
+        "apt-get install golang-go"
     )

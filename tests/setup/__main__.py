@@ -7,8 +7,16 @@ import sys
 from collections.abc import Sequence
 
 from tests.cluster import tools
+from tests.cluster.go_toolchain import OLDEST_GO, find_go
 from tests.cluster.paths import REPOSITORY, given_kubeconfig
-from tests.setup.debian import BROWSER, NODE, ensure_packages
+from tests.cluster.processes import ClusterError
+from tests.setup.debian import (
+    BROWSER,
+    NODE,
+    apt_install,
+    candidate_version,
+    ensure_packages,
+)
 from tests.setup.steps import SetupError
 from tests.setup.venv import ensure_venv
 
@@ -62,8 +70,20 @@ def _start_building(names: Sequence[str]) -> subprocess.Popen[bytes] | None:
     missing = [name for name in names if not tools.TOOL_SETS[name].bin.is_dir()]
     if not missing:
         return None
+    _ensure_go()
     argv = [sys.executable, "-m", "tests.cluster.tools", *missing]
     return subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+
+
+def _ensure_go() -> None:
+    """Raise SetupError if no Go can be had that builds the tools."""
+    go_mod = tools.TOOL_SETS["kubernetes"].module / "go.mod"
+    try:
+        find_go(go_mod)
+    except ClusterError as error:
+        if os.geteuid() != 0 or candidate_version("golang-go") < OLDEST_GO:
+            raise SetupError(str(error)) from error
+        apt_install(["golang-go"])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ keeps it.
 """
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,3 +66,14 @@ def apt_install(packages: Sequence[str]) -> None:
         run_logged(["apt-get", "update"], log="apt-update.log", env=_APT_ENVIRONMENT)
         install = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
         run_logged(install, log="apt-install.log", env=_APT_ENVIRONMENT)
+
+
+def candidate_version(package: str) -> tuple[int, int]:
+    """Return the major and minor version that apt would install, (0, 0) if none."""
+    if shutil.which("apt-cache") is None:
+        return (0, 0)
+    policy = subprocess.run(
+        ["apt-cache", "policy", package], capture_output=True, text=True, check=False
+    )
+    match = re.search(r"Candidate: (?:\d+:)?(\d+)\.(\d+)", policy.stdout)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

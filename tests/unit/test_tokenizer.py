@@ -1,5 +1,6 @@
 """The tokenizer of a model folder, compared with the Rust tokenizer's own decoding."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -37,6 +38,16 @@ def test_token_by_token_gives_the_text_of_decoding_at_once(
 def test_a_text_survives_the_round_trip(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
+
+
+def test_ids_are_those_of_transformers_own_choice_of_class(
+    tokenizer: Tokenizer, folder: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    reference = AutoTokenizer.from_pretrained(folder)
+    text = "<|im_start|>user\nThe fox, l'été  1234 日本 🎉<|im_end|>\n"
+    assert tokenizer.encode(text) == reference(text)["input_ids"]
 
 
 def test_special_tokens_are_hidden_unless_asked_for(tokenizer: Tokenizer) -> None:
@@ -89,15 +100,14 @@ def test_a_folder_without_tokenizer_is_refused(folder: Path, tmp_path: Path) -> 
         Tokenizer.from_folder(tmp_path)
 
 
-def test_code_in_a_model_folder_is_never_run(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+@pytest.mark.parametrize("keep", ["tokenizer.json", "vocab.json"])
+def test_code_in_a_model_folder_is_never_run(folder: Path, tmp_path: Path, keep: str) -> None:
+    (tmp_path / keep).write_bytes((folder / "tokenizer.json").read_bytes())
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     config = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     trace = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(trace)!r}, 'w')\nclass Evil: pass\n")
-    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    try:
+    with contextlib.suppress(TokenizerError):
         Tokenizer.from_folder(tmp_path)
-    except TokenizerError as error:
-        assert "trust_remote_code" in str(error)  # noqa: PT017 - falling back to ours is fine too
     assert not trace.exists()

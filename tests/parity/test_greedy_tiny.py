@@ -73,8 +73,12 @@ def test_prompts_cut_into_chunks(folder: Path, prompts: list[Prompt], chunk: int
     "settings",
     [
         {"block_size": 16, "num_gpu_blocks": 24},
-        {"block_size": 16, "num_gpu_blocks": 24, "enable_prefix_caching": False},
-        {"block_size": 16, "num_gpu_blocks": 24, "max_num_batched_tokens": 64},
+        {
+            "block_size": 16,
+            "num_gpu_blocks": 24,
+            "enable_prefix_caching": False,
+            "max_num_batched_tokens": 64,
+        },
         {"block_size": 64, "num_gpu_blocks": 6},
     ],
 )

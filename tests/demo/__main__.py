@@ -23,7 +23,7 @@ def start() -> None:
     """Show the whole line from an empty machine to an answer. Raises DemoError."""
     began = time.monotonic()
     model_id = os.environ.get("MODEL") or DEFAULT
-    with step("A one-node Kubernetes, in namespaces of its own"):
+    with step(_headline()):
         place = find_place()
     with step(f"helm install {_RELEASE} charts/{_RELEASE}"):
         _install(place)
@@ -36,6 +36,12 @@ def start() -> None:
         _converse(place, choice, model_id)
     _show_the_way(place, choice)
     print(paint(f"\n{time.monotonic() - began:.0f} s in all. End it with: make demo-stop", "bold"))
+
+
+def _headline() -> str:
+    if given_kubeconfig():
+        return "The cluster that KUBECONFIG names"
+    return "A one-node Kubernetes, in namespaces of its own"
 
 
 def _install(place: Place) -> None:

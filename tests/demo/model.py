@@ -4,10 +4,15 @@ Called by __main__. The default one needs no hub; any other id is fetched from t
 hub, by this machine for a cluster of ours (whose pods have no way out), else by the pod.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from qwen_engine.planning import model_ids
 from tests.cluster.paths import REPOSITORY, cache_dir
 from tests.cluster.volumes import offer_folder
 from tests.demo.console import DemoError, say
@@ -35,22 +40,26 @@ def choose(model_id: str, place: Place) -> Choice:
     offer_folder(place.cluster, folder.parent, claim=_CLAIM, namespace=NAMESPACE)
     if model_id == DEFAULT:
         return Choice("smollm2", _SAMPLE.read_text())
-    return _manifest(model_id, uri=f"pvc://{_CLAIM}/{folder.name}")
+    return _manifest(model_id, uri=f"pvc://{_CLAIM}/{folder.name}", folder=folder)
 
 
 def _from_hub(model_id: str) -> Choice:
     return _manifest(model_id, uri=f"hf://{model_id}")
 
 
-def _manifest(model_id: str, *, uri: str) -> Choice:
+def _manifest(model_id: str, *, uri: str, folder: Path | None = None) -> Choice:
     name = re.sub(r"[^a-z0-9]+", "-", model_id.rpartition("/")[2].lower()).strip("-")
     name = name if name[0].isalpha() else f"m-{name}"
-    return Choice(
-        name,
-        "apiVersion: qwenoperator.io/v1alpha1\nkind: QwenDeployment\n"
-        f"metadata:\n  name: {name}\n"
-        f"spec:\n  model:\n    id: {model_id}\n    uri: {uri}\n  gpu:\n    count: 0\n",
-    )
+    model: dict[str, Any] = {"id": model_id, "uri": uri}
+    if folder is not None and model_id not in model_ids():
+        model["config"] = json.loads((folder / "config.json").read_text())
+    manifest = {
+        "apiVersion": "qwenoperator.io/v1alpha1",
+        "kind": "QwenDeployment",
+        "metadata": {"name": name},
+        "spec": {"model": model, "gpu": {"count": 0}},
+    }
+    return Choice(name, yaml.safe_dump(manifest, sort_keys=False))
 
 
 def _fetch(model_id: str) -> Path:

@@ -33,8 +33,8 @@ EndReason = Literal["stop", "length", "abort", "error"]
 class Observer(Protocol):
     """Told of every accepted request's course, in the event loop (metrics)."""
 
-    def first_token(self, seconds: float) -> None:
-        """Seconds from arrival to the first token."""
+    def first_token(self, seconds: float, *, queued: float) -> None:
+        """Seconds from arrival to the first token, and of these until the first step."""
 
     def next_token(self, seconds: float) -> None:
         """Seconds from one token to the next."""
@@ -243,14 +243,15 @@ class AsyncEngine:
             generation = self._live.get(output.request_id)
             if generation is None:
                 continue  # closed while the step ran; its abort is on the way
-            self._observe_token(generation, now)
+            self._observe_token(generation, output, now)
             generation.deliver(output)
             if output.finish_reason is not None:
                 self._forget(generation, output.finish_reason)
 
-    def _observe_token(self, generation: Generation, now: float) -> None:
+    def _observe_token(self, generation: Generation, output: StepOutput, now: float) -> None:
         if generation.last_token is None:
-            self._observer.first_token(now - generation.arrived)
+            queued = max(0.0, output.started - generation.arrived)
+            self._observer.first_token(now - generation.arrived, queued=queued)
         else:
             self._observer.next_token(now - generation.last_token)
         generation.last_token = now

@@ -6,6 +6,7 @@ one thread that steps, and by tests. Knows no text, no HTTP and no asyncio.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class StepOutput:
     finish_reason: FinishReason | None
     num_prompt_tokens: int
     num_cached_tokens: int
+    started: float  # time.monotonic() of the first step that it was in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,9 @@ class LLMEngine:
         batch = self._scheduler.schedule()
         if not batch.entries:
             return []
+        now = time.monotonic()
+        for entry in batch.entries:
+            entry.sequence.started = entry.sequence.started or now
         token_ids = self._executor.execute(batch)
         self._scheduler.advance(batch)
         chosen = [entry.sequence for entry in batch.entries if entry.needs_token]
@@ -227,6 +232,7 @@ class LLMEngine:
             finish_reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_cached_tokens=sequence.num_cached_tokens,
+            started=sequence.started,
         )
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:

@@ -103,6 +103,7 @@ class Sequence:
     num_computed_tokens: int = 0  # K and V are in the cache for these
     num_cached_tokens: int = 0  # found in the prefix cache at first admission
     num_preemptions: int = 0
+    started: float = 0.0  # time.monotonic() of the first step that it was in
     finish_reason: FinishReason | None = None
 
     @property

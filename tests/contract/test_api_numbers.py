@@ -20,6 +20,7 @@ VLLM = {
     "vllm:num_preemptions_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
     "vllm:request_success_total", "vllm:time_to_first_token_seconds_bucket",
     "vllm:inter_token_latency_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:request_queue_time_seconds_bucket",
 }  # fmt: skip
 OURS = {
     "qwen_kv_blocks", "qwen_kv_blocks_allocated_total", "qwen_kv_blocks_freed_total",
@@ -75,6 +76,7 @@ def test_an_answer_is_counted(server: ServerProcess) -> None:
     assert grown("vllm:time_to_first_token_seconds_count") == 1
     assert grown("vllm:inter_token_latency_seconds_count") == 4
     assert grown("vllm:e2e_request_latency_seconds_count") == 1
+    assert grown("vllm:request_queue_time_seconds_count") == 1
     assert grown("vllm:prefix_cache_queries_total") == 20
     assert grown("qwen_kv_blocks_allocated_total") == grown("qwen_kv_blocks_freed_total") > 0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from qwen_engine.errors import (
     StepFailedError,
 )
 from qwen_engine.llm_engine import EngineStats, StepOutput
-from qwen_engine.sequence import SamplingParams
+from qwen_engine.sequence import FinishReason, SamplingParams
 
 
 @dataclass
@@ -55,7 +56,8 @@ class ScriptedEngine:
             del self.requests[request_id]
         else:
             self.requests[request_id] = (count + 1, params)
-        return StepOutput(request_id, (count,), "length" if is_last else None, 1, 0)
+        reason: FinishReason | None = "length" if is_last else None
+        return StepOutput(request_id, (count,), reason, 1, 0, time.monotonic())
 
     def has_unfinished(self) -> bool:
         return bool(self.requests)
@@ -88,7 +90,8 @@ class Watcher:
     nexts: int = 0
     ends: list[EndReason] = field(default_factory=list)
 
-    def first_token(self, seconds: float) -> None:
+    def first_token(self, seconds: float, *, queued: float) -> None:
+        assert 0 <= queued <= seconds
         self.firsts += 1
 
     def next_token(self, seconds: float) -> None:

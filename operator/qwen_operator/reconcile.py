@@ -72,6 +72,8 @@ def reconcile(resource: Json, observed: Observed, *, engine_image: str, now: str
         name=owner.name,
         port=spec.service.port if spec else 8000,
         wanted=spec.replicas if spec else None,
+        is_autoscaled=spec is not None
+        and resources.is_scaled_by_autoscaler(mine.deployment, spec.replicas),
         verdict=verdict,
         deployment=mine.deployment,
         pods=parse_pods(mine.pods) if mine.deployment else (),
@@ -114,11 +116,14 @@ def _judge(
 def _actions(
     owner: resources.Owner, spec: QwenDeploymentSpec, decision: Decision, mine: Observed
 ) -> tuple[Json, ...]:
-    replicas = None if resources.scaled_by_autoscaler(mine.deployment) else spec.replicas
+    leave = resources.is_scaled_by_autoscaler(mine.deployment, spec.replicas)
+    deployment = resources.build_deployment(
+        owner, decision, replicas=spec.replicas, leave_replicas=leave
+    )
     wanted = (
         (resources.build_service_account(owner), mine.service_account),
         (resources.build_service(owner, spec), mine.service),
-        (resources.build_deployment(owner, decision, replicas=replicas), mine.deployment),
+        (deployment, mine.deployment),
     )
     return tuple(
         manifest

@@ -29,8 +29,14 @@ class Owner:
     uid: str
 
 
-def build_deployment(owner: Owner, decision: Decision, *, replicas: int | None) -> dict[str, Any]:
-    """Return the Deployment; replicas None leaves the live number alone."""
+def build_deployment(
+    owner: Owner, decision: Decision, *, replicas: int, leave_replicas: bool = False
+) -> dict[str, Any]:
+    """Return the Deployment.
+
+    Args:
+        leave_replicas: do not touch the live number; `replicas` is only noted.
+    """
     spec = {
         "selector": {"matchLabels": names.selector(owner.name)},
         "revisionHistoryLimit": 3,
@@ -41,9 +47,10 @@ def build_deployment(owner: Owner, decision: Decision, *, replicas: int | None) 
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
         },
         "template": decision.template,
-        **({} if replicas is None else {"replicas": replicas}),
+        **({} if leave_replicas else {"replicas": replicas}),
     }
-    return _child(owner, "apps/v1", "Deployment", {"spec": spec}, notes=to_annotations(decision))
+    notes = {**to_annotations(decision), names.REPLICAS_ANNOTATION: str(replicas)}
+    return _child(owner, "apps/v1", "Deployment", {"spec": spec}, notes=notes)
 
 
 def build_service(owner: Owner, spec: QwenDeploymentSpec) -> dict[str, Any]:
@@ -83,18 +90,19 @@ def needs_apply(desired: Json, live: Json | None) -> bool:
     return notes.get(names.HASH_ANNOTATION) != wanted or not _contains(live, desired)
 
 
-def scaled_by_autoscaler(deployment: Json | None) -> bool:
-    """Say whether an autoscaler writes the Deployment's own replicas (K8-029).
+def is_scaled_by_autoscaler(deployment: Json | None, wanted: int) -> bool:
+    """Say whether an autoscaler writes the Deployment's own replicas, and may go on (K8-029).
 
-    It should target the QwenDeployment. Until it does, its number stands: two writers of one field
-    would scale up and down for ever.
+    It should target the QwenDeployment. Until it does, its number stands, for two writers of one
+    field would scale up and down for ever; but a user who changes spec.replicas is obeyed.
     """
-    entries = ((deployment or {}).get("metadata") or {}).get("managedFields") or ()
-    return any(
+    metadata = (deployment or {}).get("metadata") or {}
+    obeyed = (metadata.get("annotations") or {}).get(names.REPLICAS_ANNOTATION)
+    return obeyed == str(wanted) and any(
         entry.get("manager") == "kube-controller-manager"
         and entry.get("subresource") == "scale"
         and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
-        for entry in entries
+        for entry in metadata.get("managedFields") or ()
     )
 
 

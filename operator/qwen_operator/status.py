@@ -39,6 +39,7 @@ class Sight:
 
     Attributes:
         wanted: spec.replicas; None where the spec cannot be read.
+        is_autoscaled: an autoscaler writes the Deployment's own replicas.
         verdict: the decision, or why there is none.
         failure: why a child could not be applied.
         readings: by pod name; a pod that was not or could not be asked is absent.
@@ -53,6 +54,7 @@ class Sight:
     verdict: Decision | Refusal
     deployment: Json | None
     pods: tuple[PodFacts, ...]
+    is_autoscaled: bool = False
     failure: Problem | None = None
     readings: Mapping[str, Reading] = field(default_factory=dict)
 
@@ -122,12 +124,13 @@ def _trouble(sight: Sight, progress: Progress) -> Problem | None:
 
 
 def _progress(sight: Sight) -> Progress:
-    old_wanted = ((sight.deployment or {}).get("spec") or {}).get("replicas", 1)
-    wanted = sight.wanted if sight.wanted is not None else old_wanted
+    live_wanted = ((sight.deployment or {}).get("spec") or {}).get("replicas", 1)
+    wanted = live_wanted if sight.wanted is None or sight.is_autoscaled else sight.wanted
     return Progress(
         wanted=wanted,
         ready=_count(sight.deployment, "readyReplicas"),
         exists=sight.deployment is not None,
+        is_autoscaled=sight.is_autoscaled,
         settled=_is_settled(sight.deployment, wanted),
         pods=tuple(pod for pod in sight.pods if not pod.is_ready),
         loading={n: r.loading for n, r in sight.readings.items() if r.loading is not None},

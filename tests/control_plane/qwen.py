@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,18 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": spec or CPU,
     }
+
+
+def stays(fact: Callable[[], object], seconds: float) -> bool:
+    """Say whether a fact is the same, and nothing but the same, over a time."""
+    first, end = fact(), time.monotonic() + seconds
+    try:
+        until(
+            lambda: fact() != first or time.monotonic() > end, what="", within_seconds=seconds + 5
+        )
+    except TimeoutError:
+        return False
+    return fact() == first
 
 
 class Qwen:

@@ -13,8 +13,7 @@ import pytest
 from tests.cluster.kwok import NodeFactory
 from tests.cluster.polling import until
 from tests.control_plane.operator_process import OperatorProcess
-from tests.control_plane.qwen import CPU, SECONDS, Qwen
-from tests.control_plane.test_quiet import stays
+from tests.control_plane.qwen import CPU, SECONDS, Qwen, stays
 
 _ADDRESSES = (f"127.66.0.{number}" for number in itertools.count(1))
 

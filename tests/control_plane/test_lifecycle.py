@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from tests.cluster.kwok import NodeFactory
 from tests.cluster.polling import until
 from tests.control_plane.operator_process import OperatorProcess
-from tests.control_plane.qwen import CPU, SECONDS, Qwen
+from tests.control_plane.qwen import CPU, SECONDS, Qwen, stays
 
 CHILDREN = ("deployment", "service", "serviceaccount")
 
@@ -84,32 +85,51 @@ def test_a_namespace_goes_although_the_operator_does_not_run(
     qwen.cluster.kubectl("create", "namespace", qwen.namespace)  # for the fixture to delete
 
 
-def test_an_autoscaler_that_targets_the_resource_is_obeyed(
-    qwen: Qwen, operator: OperatorProcess, node: str
-) -> None:
-    """Without metrics an autoscaler still keeps to its bounds: enough to see who obeys whom."""
-    qwen.apply("chat", **CPU)
-    target = {"apiVersion": "qwenoperator.io/v1alpha1", "kind": "QwenDeployment", "name": "chat"}
+def autoscaler(name: str, api_version: str, kind: str) -> dict[str, Any]:
+    """An autoscaler of 3 to 4 replicas; it keeps to its bounds even without metrics."""
     metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
-    autoscaler = {
+    return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "chat"},
+        "metadata": {"name": name},
         "spec": {
-            "scaleTargetRef": target,
+            "scaleTargetRef": {"apiVersion": api_version, "kind": kind, "name": name},
             "minReplicas": 3,
             "maxReplicas": 4,
             "metrics": [{"type": "Resource", "resource": metric}],
         },
     }
-    qwen.cluster.apply(autoscaler, namespace=qwen.namespace)
+
+
+def test_an_autoscaler_is_obeyed_on_the_resource_and_not_fought_on_the_deployment(
+    qwen: Qwen, operator: OperatorProcess, node: str
+) -> None:
+    qwen.apply("right", **CPU)
+    qwen.apply("wrong", **CPU)
+    until(lambda: qwen.get("deployment", "wrong"), what="deployment", within_seconds=SECONDS)
+    qwen.cluster.apply(
+        autoscaler("right", "qwenoperator.io/v1alpha1", "QwenDeployment"),
+        autoscaler("wrong", "apps/v1", "Deployment"),
+        namespace=qwen.namespace,
+    )
     until(
-        lambda: qwen.status("chat").get("ready") == "3/3",
-        what="as many as the autoscaler says",
+        lambda: [qwen.status(name).get("ready") for name in ("right", "wrong")] == ["3/3"] * 2,
+        what="as many as the autoscalers say",
         within_seconds=60,
     )
-    qwen.apply("chat", **CPU)  # a manifest without replicas leaves them to the autoscaler
-    assert qwen.get("qwen", "chat")["spec"]["replicas"] == 3
+    qwen.apply("right", **CPU)  # a manifest without replicas leaves them to the autoscaler
+    assert qwen.get("qwen", "right")["spec"]["replicas"] == 3
+    assert "target" in qwen.wait_for("wrong", "Progressing", "ScaledByAutoscaler")["message"]
+    qwen.kubectl("annotate", "qwen", "wrong", "look=again")
+    assert stays(lambda: qwen.get("deployment", "wrong")["spec"]["replicas"], 4)
+
+    qwen.kubectl("delete", "hpa", "wrong")
+    qwen.kubectl("scale", "qwen/wrong", "--replicas=2")
+    until(
+        lambda: qwen.status("wrong").get("ready") == "2/2",
+        what="the user obeyed again",
+        within_seconds=SECONDS,
+    )
 
 
 def test_a_namesake_made_right_after_a_deletion_gets_children_of_its_own(

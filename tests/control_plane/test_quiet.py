@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.cluster.kwok import NodeFactory
 from tests.cluster.polling import until
 from tests.control_plane.operator_process import OperatorProcess
-from tests.control_plane.qwen import CPU, SECONDS, Qwen
+from tests.control_plane.qwen import CPU, SECONDS, Qwen, stays
 
 QUIET_SECONDS = 5.0  # longer than a resync (3 s) and several scrapes (1 s)
 
@@ -27,18 +26,6 @@ def settled(qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory) -> Q
     qwen.wait_for("chat", "Progressing", "Settled")
     qwen.wait_for("wrong", "Planned", "UnknownModel")
     return qwen
-
-
-def stays(fact: Callable[[], object], seconds: float) -> bool:
-    """Say whether a fact is the same, and nothing but the same, over a time."""
-    first, end = fact(), time.monotonic() + seconds
-    try:
-        until(
-            lambda: fact() != first or time.monotonic() > end, what="", within_seconds=seconds + 5
-        )
-    except TimeoutError:
-        return False
-    return fact() == first
 
 
 def test_an_idle_operator_writes_nothing(settled: Qwen) -> None:

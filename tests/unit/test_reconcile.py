@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qwen_operator import names
+from qwen_operator import decision, names
 from qwen_operator.reconcile import Observed, news, reconcile, with_failure
 from qwen_operator.resources import Owner, build_deployment
 from tests.unit.operator_states import (
@@ -98,6 +98,16 @@ def test_a_resource_being_deleted_is_left_to_the_garbage_collector() -> None:
             "spec.engine.resources.limits.memory",
         ),
         ({"model": {"id": "a/b", "uri": "s3://x"}}, "InvalidSpec", "spec.model.uri"),
+        (
+            {"model": {"id": "a/b", "config": {"num_hidden_layers": 10**12}}},
+            "InvalidSpec",
+            "spec.model.config.num_hidden_layers",
+        ),
+        (
+            {"model": {"id": "a/b", "config": {"text_config": {"vocab_size": 10**12}}}},
+            "InvalidSpec",
+            "spec.model.config.vocab_size",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_a_condition_and_one_warning(
@@ -111,6 +121,19 @@ def test_what_cannot_be_planned_is_a_condition_and_one_warning(
     assert condition(outcome, "Available")[:2] == ("False", reason)
     assert condition(outcome, "Degraded")[:2] == ("True", reason)
     assert [(n.is_warning, n.reason) for n in news(outcome)] == [(True, reason)]
+
+
+def test_a_fault_of_the_planner_is_told_and_harms_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(decision, "make_plan", fail)
+    outcome = look(resource())
+    assert condition(outcome, "Planned")[:2] == ("False", "InternalError")
+    assert "ZeroDivisionError: division by zero" in condition(outcome, "Planned")[2]
+    assert "Traceback" in caplog.text
 
 
 def test_a_bad_spec_leaves_running_pods_alone_and_a_fix_is_taken_up() -> None:
@@ -153,9 +176,9 @@ def test_an_operator_that_renders_otherwise_restarts_no_pod_of_an_unchanged_spec
     older = look(about).sight.verdict
     assert not hasattr(older, "reason")
     # what an older operator would have recorded: another flag, another reason in its plan
-    decision = dataclasses.replace(older, template=copy.deepcopy(older.template))
-    decision.template["spec"]["containers"][0]["args"].append("--flag-of-old")
-    live = build_deployment(Owner("ns", "chat", "uid-1"), decision, replicas=1)
+    old = dataclasses.replace(older, template=copy.deepcopy(older.template))
+    old.template["spec"]["containers"][0]["args"].append("--flag-of-old")
+    live = build_deployment(Owner("ns", "chat", "uid-1"), old, replicas=1)
     outcome = look(about, dataclasses.replace(observed, deployment=live))
     assert applied(outcome, "Deployment") is None
 
@@ -386,10 +409,10 @@ def test_a_model_that_the_catalogue_lacks_is_planned_from_its_config() -> None:
     assert flag(outcome, "--max-model-len") == "512"
 
 
-def test_an_autoscaler_on_the_deployment_itself_is_not_fought() -> None:
-    about, observed = settle(resource())
-    live = copy.deepcopy(dict(observed.deployment or {}))
-    live["spec"]["replicas"] = 3
+def autoscaled(observed: Observed, replicas: int) -> Observed:
+    """The state after an autoscaler wrote the Deployment's own replicas."""
+    live = copy.deepcopy(dict(rolled_out(observed, ready=replicas).deployment or {}))
+    live["spec"]["replicas"] = replicas
     live["metadata"]["managedFields"] = [
         {
             "manager": "kube-controller-manager",
@@ -398,13 +421,27 @@ def test_an_autoscaler_on_the_deployment_itself_is_not_fought() -> None:
             "fieldsV1": {"f:spec": {"f:replicas": {}}},
         }
     ]
-    outcome = look(about, dataclasses.replace(observed, deployment=live))
+    return dataclasses.replace(observed, deployment=live)
+
+
+def test_an_autoscaler_on_the_deployment_itself_is_not_fought_but_told() -> None:
+    about, observed = settle(resource())
+    seen = autoscaled(observed, 3)
+    outcome = look(about, seen)
     deployment = applied(outcome, "Deployment")
     assert deployment is not None
     assert "replicas" not in deployment["spec"]
-    after = carry_out(outcome, dataclasses.replace(observed, deployment=live))
-    assert after.deployment is not None
-    kept = copy.deepcopy(dict(after.deployment))
-    kept["spec"]["replicas"] = 3
-    kept["metadata"]["managedFields"] = live["metadata"]["managedFields"]
-    assert look(about, dataclasses.replace(after, deployment=kept)).apply == ()
+    kept = look(about, autoscaled(carry_out(outcome, seen), 3))
+    assert kept.apply == ()
+    assert kept.status["ready"] == "3/3"
+    reason, message = condition(kept, "Progressing")[1:]
+    assert reason == "ScaledByAutoscaler"
+    assert "let it target this QwenDeployment" in message
+
+
+def test_a_user_who_scales_is_obeyed_over_an_autoscaler_that_may_be_gone() -> None:
+    about, observed = settle(resource())
+    scaled = {**about, "spec": {**about["spec"], "replicas": 2}}
+    deployment = applied(look(scaled, autoscaled(observed, 3)), "Deployment")
+    assert deployment is not None
+    assert deployment["spec"]["replicas"] == 2

@@ -62,7 +62,9 @@ def ask(page: Page, text: str) -> None:
 
 
 def set_longest(page: Page, tokens: int) -> None:
+    """Make answers short, and always the same."""
     page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Temperature").fill("0")
     page.get_by_label("Longest answer, tokens").fill(str(tokens))
     page.get_by_role("button", name="Done").click()
 

@@ -32,9 +32,15 @@ def build_app(settings: ServerSettings, *, launcher: Launch = launch) -> web.App
         state.close()
 
     app.cleanup_ctx.append(live)
+    app.on_response_prepare.append(_name_server)
     _add_routes(app)
     add_page(app)
     return app
+
+
+async def _name_server(request: web.Request, response: web.StreamResponse) -> None:
+    """Say who answers, instead of the versions of Python and aiohttp."""
+    response.headers["Server"] = "qwen-engine"
 
 
 def _add_routes(app: web.Application) -> None:

@@ -186,9 +186,10 @@ function showFailure(answer, error, again) {
   box.role = "alert";
   box.append(error.message, document.createElement("br"), button("Try again", again));
   if (error.status === 401) box.append(button("Enter API key", askForKey));
+  const follow = isAtEnd();
   answer.node.append(box);
   if (error.status === 401) askForKey();
-  scroll();
+  scroll(follow);
 }
 
 // Pieces of the page
@@ -212,7 +213,7 @@ function draw(answer) {
     answer.isDrawn = true;
     const follow = isAtEnd();
     answer.text.replaceChildren(render(answer.written));
-    if (follow) scroll(true);
+    scroll(follow);
   });
 }
 
@@ -222,7 +223,7 @@ function note(node, words) {
   line.textContent = words;
   const follow = isAtEnd();
   node.append(line);
-  if (follow) scroll(true);
+  scroll(follow);
 }
 
 function waiting() {
@@ -257,6 +258,6 @@ function isAtEnd() {
   return log.scrollHeight - log.scrollTop - log.clientHeight < 80;
 }
 
-function scroll(now = isAtEnd()) {
-  if (now) log.scrollTop = log.scrollHeight;
+function scroll(follow) {
+  if (follow) log.scrollTop = log.scrollHeight;
 }

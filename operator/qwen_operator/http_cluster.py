@@ -135,7 +135,7 @@ class HttpCluster:
                     raise _error(response.status, answer)
                 return answer if isinstance(answer, dict) else {}
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            what = f"{method} {path}: {error or type(error).__name__}"
+            what = f"{method} {path}: {str(error) or type(error).__name__}"
             raise UnavailableError(0, "NoAnswer", what) from error
 
     def _open(self) -> tuple[aiohttp.ClientSession, str, Mapping[str, str]]:

@@ -5,8 +5,8 @@ import { render } from "./markdown.js";
 import { apiKey, askForKey, sampling, setUpSettings, systemPrompt } from "./settings.js";
 
 const byId = (id) => document.getElementById(id);
-const [log, thread, welcome, input, send, stop, model] =
-  ["log", "thread", "welcome", "input", "send", "stop", "model"].map(byId);
+const [log, thread, welcome, welcomeText, load, input, send, stop, model] =
+  ["log", "thread", "welcome", "welcome-text", "load", "input", "send", "stop", "model"].map(byId);
 
 let messages = []; // as the API takes them, without the system prompt
 let running = null; // AbortController of the answer being written
@@ -39,14 +39,14 @@ async function connect() {
     setTimeout(connect, 1000);
     return;
   }
-  byId("load").hidden = true;
+  load.hidden = true;
   try {
     showModels(await api.models(apiKey()));
     isReady = true;
-    byId("welcome-text").textContent = "Ask anything. The answer is written here, on this server.";
+    welcomeText.textContent = "Ask anything. The answer is written here, on this server.";
     showBlocks();
   } catch (error) {
-    byId("welcome-text").textContent = error.message;
+    welcomeText.textContent = error.message;
     if (error.status === 401) askForKey();
   }
   update();
@@ -65,9 +65,9 @@ function showLoading(state) {
   isReady = false;
   const share = state.bytes_total ? state.bytes_done / state.bytes_total : 0;
   const percent = state.bytes_total ? `: ${Math.floor(100 * share)} %` : "";
-  byId("welcome-text").textContent = (STAGES[state.status] ?? state.status) + percent;
-  byId("load").hidden = !state.bytes_total;
-  byId("load").value = share;
+  welcomeText.textContent = (STAGES[state.status] ?? state.status) + percent;
+  load.hidden = !state.bytes_total;
+  load.value = share;
   update();
 }
 
@@ -162,7 +162,8 @@ async function write(answer, conversation) {
 function facts({ usage, finish, began, first, last }) {
   const tokens = usage?.completion_tokens ?? 0;
   const parts = [`${tokens.toLocaleString("en")} ${tokens === 1 ? "token" : "tokens"}`];
-  if (tokens > 1 && last > first) parts.push(`${(1000 * (tokens - 1) / (last - first)).toFixed(1)} tokens/s`);
+  // What came in one piece says nothing about the rate.
+  if (tokens > 1 && last - first > 20) parts.push(`${(1000 * (tokens - 1) / (last - first)).toFixed(1)} tokens/s`);
   if (first) parts.push(`first after ${((first - began) / 1000).toFixed(2)} s`);
   const cached = usage?.prompt_tokens_details?.cached_tokens;
   if (cached) parts.push(`${cached.toLocaleString("en")} of ${usage.prompt_tokens.toLocaleString("en")} prompt tokens reused`);

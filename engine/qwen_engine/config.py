@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from qwen_engine.errors import ConfigError
-from qwen_engine.model_config import DTYPES, DTypeName
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName
 
 DeviceName = Literal["cpu", "cuda"]
 BackendName = Literal["sdpa", "reference"]
@@ -51,5 +51,5 @@ class EngineConfig:
                 raise ConfigError(name, getattr(self, name), "must be at least 1")
         if self.num_threads < 0:
             raise ConfigError("num_threads", self.num_threads, "must be 0 (automatic) or more")
-        if self.dtype not in DTYPES:
-            raise ConfigError("dtype", self.dtype, f"must be one of {', '.join(DTYPES)}")
+        if self.dtype not in BYTES_PER_ELEMENT:
+            raise ConfigError("dtype", self.dtype, f"must be one of {', '.join(BYTES_PER_ELEMENT)}")

@@ -11,12 +11,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ModelNotFoundError
 from qwen_engine.hub import resolve_model
-from qwen_engine.model_config import DTypeName
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Plan, format_bytes, make_plan
 from qwen_engine.tokenizer import Tokenizer
@@ -116,7 +115,7 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
     return EngineConfig(
         model_path=path,
         served_model_names=options.served_model_names or (options.model,),
-        dtype=cast(DTypeName, plan.dtype),
+        dtype=plan.dtype,
         device="cpu" if plan.device.kind == "cpu" else "cuda",
         max_model_len=plan.max_model_len,
         block_size=plan.block_size,

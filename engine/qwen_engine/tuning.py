@@ -45,11 +45,11 @@ def read_shape(path: Path) -> ModelShape:
     try:
         config = json.loads(file.read_text("utf-8"))
     except FileNotFoundError as error:
-        raise InvalidConfigError(str(file), "no such file") from error
+        raise InvalidConfigError("file", str(file), "no such file") from error
     except (OSError, ValueError) as error:
-        raise InvalidConfigError(str(file), f"cannot be read as JSON ({error})") from error
+        raise InvalidConfigError("file", str(file), f"cannot be read as JSON ({error})") from error
     if not isinstance(config, dict):
-        raise InvalidConfigError(str(file), "must hold an object")
+        raise InvalidConfigError("file", str(file), "must hold an object")
     return parse_model_config(config, model_id=path.name if path.is_dir() else path.parent.name)
 
 

@@ -69,6 +69,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2-sharded": {
         "model_type": "qwen2", "num_attention_heads": 4, "num_key_value_heads": 2,
     },
+    # a vision tower beside the text decoder, which alone is loaded
+    "qwen3-vl-text": {
+        "model_type": "qwen3_vl",
+        "text_config": {
+            **_QWEN3, "model_type": "qwen3_vl_text", "num_key_value_heads": 2,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5],
+                "mrope_interleaved": True,
+            },
+        },
+        "vision_config": {
+            "depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48,
+            "out_hidden_size": 64, "num_position_embeddings": 16, "deepstack_visual_indexes": [0],
+        },
+    },
     "llama": {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 4},
     "llama-3q-1kv-llama3rope": {
         "model_type": "llama", "hidden_size": 96, "num_attention_heads": 3,
@@ -86,12 +101,12 @@ def build_tiny(name: str, out_dir: Path | None = None, *, seed: int = 0) -> Path
 
 def _make(name: str, seed: int, folder: Path) -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     tokenizer = _train_tokenizer()
     tokenizer.save_pretrained(folder)
     eos, pad = tokenizer.convert_tokens_to_ids([EOS, PAD])
-    settings = {
+    text = {
         "hidden_size": 64,
         "intermediate_size": 96,
         "num_hidden_layers": 2,
@@ -100,10 +115,14 @@ def _make(name: str, seed: int, folder: Path) -> None:
         "eos_token_id": eos,
         "bos_token_id": None,
         "dtype": "float32",
-        **SHAPES[name],
     }
-    config = AutoConfig.for_model(**settings)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    shape = SHAPES[name]
+    if nested := shape.get("text_config"):
+        config = AutoConfig.for_model(**{**shape, "text_config": {**text, **nested}})
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    else:
+        config = AutoConfig.for_model(**{**text, **shape})
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _randomise(model, seed)
     # Small shards, so that the index is read too.
     size = "120KB" if name.endswith("sharded") else "1GB"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
 from qwen_engine.config import EngineConfig
 from qwen_engine.llm_engine import EngineStats, LLMEngine
@@ -28,7 +28,9 @@ NUM_TOKENS = 64
 
 @cache
 def load_oracle(folder: Path) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    is_text = ModelConfig.from_folder(folder).traits.skipped_prefix is None
+    oracle = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    model = oracle.from_pretrained(folder, dtype=torch.float32)
     model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)  # no eos
     return model.eval()
 

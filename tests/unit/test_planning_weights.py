@@ -55,11 +55,13 @@ def test_parameter_counts_are_those_the_hub_shows(model_id, parameters):
 @pytest.mark.parametrize("name", ["smollm2", *SHAPES])
 def test_names_and_shapes_equal_the_headers_of_a_checkpoint(name):
     folder = build_smollm2() if name == "smollm2" else build_tiny(name)
-    planned = dict(parameter_shapes(read_shape(folder)))
-    assert planned == {
+    model = read_shape(folder)
+    skipped = model.traits.skipped_prefix or "-"
+    assert dict(parameter_shapes(model)) == {
         tensor: shape
         for file in folder.glob("*.safetensors")
         for tensor, shape in header_shapes(file).items()
+        if not tensor.startswith(skipped)
     }
 
 
@@ -89,6 +91,7 @@ CONFIG = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "vocab_size": 256,
+    "max_position_embeddings": 1024,
     "dtype": "bfloat16",
 }
 
@@ -102,8 +105,9 @@ CONFIG = {
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"num_attention_heads": True}, "num_attention_heads"),
         ({"architectures": []}, "architectures"),
-        ({"dtype": "int3"}, "dtype"),
-        ({"head_dim": None, "hidden_size": 66}, "head_dim"),
+        ({"head_dim": 65}, "head_dim"),
+        ({"max_position_embeddings": None}, "max_position_embeddings"),
+        ({"rope_scaling": [4]}, "rope_scaling"),
         ({"text_config": 3}, "text_config"),
     ],
 )
@@ -114,15 +118,36 @@ def test_a_config_that_cannot_be_right_is_refused_by_field(change, field):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "word"),
     [
-        {"architectures": ["Qwen3MoeForCausalLM"]},
-        {"quantization_config": {"quant_method": "fp8"}},
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+        ({"dtype": "int3"}, "int3"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding"),
     ],
 )
-def test_what_this_version_cannot_run_is_refused_by_name(change):
-    with pytest.raises(UnsupportedModelError, match="x"):
+def test_what_this_version_cannot_run_is_refused_by_name(change, word):
+    with pytest.raises(UnsupportedModelError, match=word):
         parse_model_config({**CONFIG, **change}, model_id="x")
+
+
+def test_yarn_stretches_the_length_that_can_be_planned():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    assert parse_model_config({**CONFIG, "rope_scaling": yarn}, model_id="x").max_len == 4096
+
+
+def test_a_vision_models_text_part_is_read_with_its_names():
+    config = {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "text_config": {**CONFIG, "architectures": None},
+        "vision_config": {"depth": 2},
+        "tie_word_embeddings": True,
+    }
+    model = parse_model_config(config, model_id="x")
+    names = [name for name, _ in parameter_shapes(model)]
+    assert names[0] == "model.language_model.embed_tokens.weight"
+    assert "lm_head.weight" not in names
 
 
 def test_the_old_spelling_of_the_data_type_is_read():

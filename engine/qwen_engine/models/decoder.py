@@ -126,6 +126,7 @@ class Decoder(nn.Module):
             else nn.Parameter(torch.empty(shape), requires_grad=False)
         )
         self.rotary = rotary
+        self.traits = config.traits
 
     @classmethod
     def allocate(
@@ -161,22 +162,27 @@ class Decoder(nn.Module):
 
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
         """Return, by its name in the checkpoint, every tensor that must be written."""
+        prefix = self.traits.prefix
         tensors: dict[str, torch.Tensor] = {
-            "model.embed_tokens.weight": self.embedding,
-            "model.norm.weight": self.norm.weight,
+            f"{prefix}embed_tokens.weight": self.embedding,
+            f"{prefix}norm.weight": self.norm.weight,
         }
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            tensors.update(layer.checkpoint_tensors(f"model.layers.{index}."))
+            tensors.update(layer.checkpoint_tensors(f"{prefix}layers.{index}."))
         if self.output is not None:
             tensors["lm_head.weight"] = self.output
         return tensors
 
     def is_redundant(self, name: str) -> bool:
-        """Say whether a tensor of the checkpoint repeats what the model has by other means.
+        """Say whether a tensor of the checkpoint is not needed.
 
-        Qwen3-0.6B ships lm_head beside tied embeddings; old Llamas ship rotary frequencies.
+        Qwen3-0.6B ships lm_head beside tied embeddings; old Llamas ship rotary frequencies; a
+        vision tower has no part in answers about text.
         """
-        return name.endswith("rotary_emb.inv_freq") or (
-            name == "lm_head.weight" and self.output is None
+        skipped = self.traits.skipped_prefix
+        return (
+            name.endswith("rotary_emb.inv_freq")
+            or (name == "lm_head.weight" and self.output is None)
+            or (skipped is not None and name.startswith(skipped))
         )

@@ -7,13 +7,13 @@ hand; the ledger then decides whether they can be true (plan.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from qwen_engine.planning.demands import BLOCK_SIZES, Demands
 from qwen_engine.planning.device import Device
 from qwen_engine.planning.errors import InvalidDemandError
 from qwen_engine.planning.quantities import GIB
-from qwen_engine.planning.shape import ModelShape
+from qwen_engine.planning.shape import DTypeName, ModelShape
 
 DEMANDED = "as demanded"
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def profile_of(device: Device) -> Profile:
     return _DATA_CENTRE if device.memory_bytes > 70 * GIB else _WORKSTATION
 
 
-def choose_dtype(model: ModelShape, device: Device, demands: Demands) -> Choice[str]:
+def choose_dtype(model: ModelShape, device: Device, demands: Demands) -> Choice[DTypeName]:
     """Return the data type of weights and KV.
 
     Raises:
@@ -73,7 +73,7 @@ def choose_dtype(model: ModelShape, device: Device, demands: Demands) -> Choice[
             raise InvalidDemandError(
                 "dtype", "bfloat16", f"{device.product} has no bfloat16; use float16"
             )
-        return Choice(demands.dtype, DEMANDED)
+        return Choice(cast(DTypeName, demands.dtype), DEMANDED)
     if model.dtype == "bfloat16" and lacks_bf16:
         return Choice("float16", f"{device.product} has no bfloat16, the checkpoint's type")
     return Choice(model.dtype, "the checkpoint's own type")
@@ -121,7 +121,7 @@ def choose_context(profile: Profile, model: ModelShape, demands: Demands) -> Cho
     Raises:
         InvalidDemandError: the model has fewer positions.
     """
-    positions = model.max_position_embeddings
+    positions = model.max_len
     if demands.max_model_len is None:
         if positions <= profile.max_model_len:
             return Choice(positions, "all positions of the model")

@@ -19,9 +19,11 @@ class PlanningError(ValueError):
 class InvalidConfigError(PlanningError):
     """config.json lacks a field or holds a value that cannot be right."""
 
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"config.json: {field}: {problem}")
+    def __init__(self, field: str, value: object, problem: str) -> None:
+        super().__init__(f"config.json: {field}={value!r}: {problem}")
         self.field = field
+        self.value = value
+        self.problem = problem
 
 
 class UnsupportedModelError(PlanningError):

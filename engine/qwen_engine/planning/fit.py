@@ -16,7 +16,7 @@ from qwen_engine.planning.ledger import (
     runtime_line,
 )
 from qwen_engine.planning.quantities import MIB, ceil_div
-from qwen_engine.planning.shape import ModelShape
+from qwen_engine.planning.shape import DTypeName, ModelShape
 from qwen_engine.planning.weights import weight_bytes
 
 HIGHEST_UTILIZATION = 0.9  # planned by us; a user may demand more
@@ -28,7 +28,7 @@ class Draft:
 
     model: ModelShape
     device: Device
-    dtype: str
+    dtype: DTypeName
     block_size: int
     utilization: float
     step: StepSize

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from qwen_engine.planning.device import Device
 from qwen_engine.planning.quantities import MIB, ceil_div, format_bytes
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, ModelShape
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, ModelShape
 from qwen_engine.planning.weights import num_parameters, weight_bytes
 
 # Resident bytes of a Python process with torch, transformers and aiohttp imported and a first
@@ -22,6 +22,9 @@ CPU_RUNTIME_BYTES = 700 * MIB
 GPU_RUNTIME_BYTES = 600 * MIB
 # float32 logits, their sorted copy and the probabilities live together while sampling.
 _LOGITS_COPIES = 3
+# Context that attention gathers at once (layers/attention/sdpa.py, MAX_GROUP_TOKENS); one request
+# is always gathered whole.
+GATHERED_TOKENS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +45,29 @@ class StepSize:
     max_model_len: int
 
 
-def block_bytes(model: ModelShape, dtype: str, block_size: int) -> int:
+def block_bytes(model: ModelShape, dtype: DTypeName, block_size: int) -> int:
     """Return the bytes of one block: keys and values of block_size tokens over all layers."""
     return model.kv_bytes_per_token(BYTES_PER_ELEMENT[dtype]) * block_size
 
 
-def activation_bytes(model: ModelShape, dtype: str, step: StepSize) -> int:
+def activation_bytes(model: ModelShape, dtype: DTypeName, step: StepSize) -> int:
     """Return the estimated peak of one step beyond weights and KV cache."""
     return sum(line.num_bytes for line in activation_lines(model, dtype, step))
 
 
-def activation_lines(model: ModelShape, dtype: str, step: StepSize) -> list[LedgerLine]:
+def activation_lines(model: ModelShape, dtype: DTypeName, step: StepSize) -> list[LedgerLine]:
     """Return the terms of the activation peak: layer tensors, gathered context, logits."""
     size = BYTES_PER_ELEMENT[dtype]
     tokens, hidden = step.max_num_batched_tokens, model.hidden_size
-    q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     # Residual and normed input, then either q, k, v with rotated copies and the output of
     # attention, or gate, up and their product.
-    widest = 2 * hidden + max(3 * q_size + 3 * kv_size, 3 * model.intermediate_size)
-    context = 2 * step.max_model_len * kv_size * size
+    widest = 2 * hidden + max(3 * model.q_size + 3 * model.kv_size, 3 * model.intermediate_size)
+    gathered = max(step.max_model_len, min(GATHERED_TOKENS, step.max_num_seqs * step.max_model_len))
+    context = 2 * gathered * model.kv_size * size
     logits = _LOGITS_COPIES * step.max_num_seqs * model.vocab_size * 4
     return [
         LedgerLine("layer", tokens * widest * size, f"{tokens:,} tokens × {widest:,} × {size} B"),
-        LedgerLine("context", context, f"keys and values of {step.max_model_len:,} tokens"),
+        LedgerLine("context", context, f"keys and values of {gathered:,} tokens"),
         LedgerLine("logits", logits, f"{step.max_num_seqs} × {model.vocab_size:,} × 4 B × 3"),
     ]
 
@@ -76,23 +79,23 @@ def runtime_line(device: Device) -> LedgerLine:
     return LedgerLine("runtime", GPU_RUNTIME_BYTES, "driver reserve and CUDA context")
 
 
-def weights_line(model: ModelShape, dtype: str) -> LedgerLine:
+def weights_line(model: ModelShape, dtype: DTypeName) -> LedgerLine:
     """Return the exact bytes of the weights."""
     count, size = num_parameters(model), BYTES_PER_ELEMENT[dtype]
     how = f"{count:,} parameters × {size} B ({dtype})"
-    if model.traits.text_only:
+    if model.traits.skipped_prefix:
         how += "; text decoder only"
     return LedgerLine("weights", weight_bytes(model, dtype), how)
 
 
-def activations_line(model: ModelShape, dtype: str, step: StepSize) -> LedgerLine:
+def activations_line(model: ModelShape, dtype: DTypeName, step: StepSize) -> LedgerLine:
     """Return the activation estimate as one line that states its terms."""
     terms = activation_lines(model, dtype, step)
     how = " + ".join(f"{term.component} {format_bytes(term.num_bytes)}" for term in terms)
     return LedgerLine("activations", sum(term.num_bytes for term in terms), f"estimate: {how}")
 
 
-def kv_line(model: ModelShape, dtype: str, *, block_size: int, num_blocks: int) -> LedgerLine:
+def kv_line(model: ModelShape, dtype: DTypeName, *, block_size: int, num_blocks: int) -> LedgerLine:
     """Return the bytes of the block pool, with the formula of one block."""
     each, size = block_bytes(model, dtype, block_size), BYTES_PER_ELEMENT[dtype]
     how = (

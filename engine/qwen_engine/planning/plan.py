@@ -33,7 +33,7 @@ from qwen_engine.planning.ledger import (
 )
 from qwen_engine.planning.quantities import format_bytes, round_down
 from qwen_engine.planning.refusal import refuse
-from qwen_engine.planning.shape import ModelShape
+from qwen_engine.planning.shape import DTypeName, ModelShape
 
 SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
 _CONTEXT_STEP = 256
@@ -57,7 +57,7 @@ class Plan:
 
     model: ModelShape
     device: Device
-    dtype: str
+    dtype: DTypeName
     block_size: int
     num_blocks: int
     block_bytes: int
@@ -221,7 +221,7 @@ def _unused_line(draft: Draft, num_bytes: int, blocks: int) -> LedgerLine:
 
 
 def _warnings(draft: Draft) -> tuple[str, ...]:
-    if draft.model.traits.text_only:
+    if draft.model.traits.skipped_prefix:
         return (
             "this version answers about text only: the vision tower is neither loaded nor planned",
         )

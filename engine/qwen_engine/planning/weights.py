@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, ModelShape
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, ModelShape
 
 
 def parameter_shapes(model: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -29,24 +29,23 @@ def num_parameters(model: ModelShape) -> int:
     return sum(prod(shape) for _, shape in parameter_shapes(model))
 
 
-def weight_bytes(model: ModelShape, dtype: str) -> int:
+def weight_bytes(model: ModelShape, dtype: DTypeName) -> int:
     """Return the bytes of all parameters at one data type."""
     return num_parameters(model) * BYTES_PER_ELEMENT[dtype]
 
 
 def _layer_shapes(model: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, ffn = model.hidden_size, model.intermediate_size
-    q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     yield "input_layernorm.weight", (hidden,)
     yield "post_attention_layernorm.weight", (hidden,)
-    for name, rows in (("q", q_size), ("k", kv_size), ("v", kv_size)):
+    for name, rows in (("q", model.q_size), ("k", model.kv_size), ("v", model.kv_size)):
         yield f"self_attn.{name}_proj.weight", (rows, hidden)
-        if model.traits.qkv_bias or model.attention_bias:
+        if model.qkv_bias:
             yield f"self_attn.{name}_proj.bias", (rows,)
-    yield "self_attn.o_proj.weight", (hidden, q_size)
-    if model.attention_bias:
+    yield "self_attn.o_proj.weight", (hidden, model.q_size)
+    if model.output_bias:
         yield "self_attn.o_proj.bias", (hidden,)
-    if model.traits.qk_norm:
+    if model.qk_norm:
         yield "self_attn.q_norm.weight", (model.head_dim,)
         yield "self_attn.k_norm.weight", (model.head_dim,)
     for name, shape in (("gate", (ffn, hidden)), ("up", (ffn, hidden)), ("down", (hidden, ffn))):

@@ -1,6 +1,7 @@
 """Weight bytes are exact: checked against safetensors files and against engines' own logs."""
 
 import json
+from math import prod
 
 import pytest
 
@@ -72,6 +73,17 @@ def header_shapes(path):
     return {name: tuple(tensor["shape"]) for name, tensor in header.items()}
 
 
+@pytest.mark.parametrize("model_id", model_ids())
+def test_the_count_is_the_sum_over_all_parameters(model_id):
+    model = find_model(model_id)
+    assert num_parameters(model) == sum(prod(shape) for _, shape in parameter_shapes(model))
+
+
+def test_a_config_with_a_billion_layers_is_counted_at_once():
+    model = parse_model_config({**CONFIG, "num_hidden_layers": 10**9}, model_id="x")
+    assert num_parameters(model) > 10**13
+
+
 def test_every_catalogue_model_parses_and_is_found_without_case():
     for model_id in model_ids():
         assert find_model(model_id.upper()).model_id == model_id
@@ -101,6 +113,7 @@ CONFIG = {
     [
         ({"hidden_size": None}, "hidden_size"),
         ({"hidden_size": "64"}, "hidden_size"),
+        ({"hidden_size": 2**31}, "hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"num_attention_heads": True}, "num_attention_heads"),

@@ -142,8 +142,8 @@ def positive_int(source: Mapping[str, Any], field: str, default: int | None = No
     value = default if value is None else value
     if value is None:
         raise InvalidConfigError(field, None, "is missing")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidConfigError(field, value, "must be a positive integer")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise InvalidConfigError(field, value, "must be a positive integer below 2³¹")
     return value
 
 

@@ -26,7 +26,12 @@ def parameter_shapes(model: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]
 
 def num_parameters(model: ModelShape) -> int:
     """Return the number of parameters the engine loads."""
-    return sum(prod(shape) for _, shape in parameter_shapes(model))
+    # Layers are equal: counting one keeps a config with a billion of them from being a loop.
+    layer = sum(prod(shape) for _, shape in _layer_shapes(model))
+    tables = 1 if model.tie_word_embeddings else 2
+    return (
+        model.num_layers * layer + tables * model.vocab_size * model.hidden_size + model.hidden_size
+    )
 
 
 def weight_bytes(model: ModelShape, dtype: DTypeName) -> int:

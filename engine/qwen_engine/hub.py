@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qwen_engine.errors import ModelNotFoundError
+from qwen_engine.planning import format_bytes
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +170,6 @@ def _progress_class(model: str, on_progress: DownloadProgress | None) -> type[An
             if now - self._last_line >= _SECONDS_BETWEEN_LINES or done >= total:
                 self._last_line = now
                 percent = 100 * done // total
-                log.info("Downloading %s: %d%% of %.2f GB", model, percent, total / 1e9)
+                log.info("Downloading %s: %d%% of %s", model, percent, format_bytes(total))
 
     return Lines

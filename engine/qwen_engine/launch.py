@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Stage = Literal["starting", "downloading", "loading", "ready"]
+
+_SECONDS_BETWEEN_LINES = 5.0
 
 # The sampling settings that a model's authors may recommend (vLLM, config/model.py,
 # get_diff_sampling_param); a request's own values win.
@@ -128,19 +131,20 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
 
 
 class _LoadReporter:
-    """Reports each piece of the weights and logs every tenth of them."""
+    """Reports each piece of the weights, and logs now and then how far it is."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._last_tenth = 0
+        self._last_line = time.monotonic()
 
     def __call__(self, progress: LoadProgress) -> None:
         done, total = progress.bytes_done, progress.bytes_total
         self._report(Progress("loading", done, total))
-        tenth = 10 * done // total if total else 10
-        if tenth > self._last_tenth:
-            self._last_tenth = tenth
-            log.info("Loading weights: %d%% of %s", 10 * tenth, format_bytes(total))
+        now = time.monotonic()
+        if done >= total or now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            percent = 100 * done // total if total else 100
+            log.info("Loading weights: %d%% of %s", percent, format_bytes(total))
 
 
 def _log_plan(plan: Plan) -> None:

@@ -3,18 +3,22 @@
 import asyncio
 import json
 import logging
+import shutil
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from qwen_engine.errors import EngineError
 from qwen_engine.launch import Launched, Progress, launch
 from qwen_engine.options import EngineOptions
-from qwen_engine.planning import Demands
+from qwen_engine.planning import Demands, PlanningError
 from qwen_engine.sequence import ScheduledBatch
 from qwen_engine.server.app import build_app
+from qwen_engine.server.run import explain_load
 from qwen_engine.server.settings import ServerSettings
 from qwen_engine.server.state import STATE
 from tests.models.tiny import build_tiny
@@ -98,6 +102,8 @@ async def test_an_engine_that_is_lost_is_reported_by_the_liveness_probe(bench: B
     for _ in range(3):
         bench.faulty.faults.append(RuntimeError("device lost"))
         assert (await bench.complete(max_tokens=3))[0] == 500
+    engine = bench.client.server.app[STATE].engine  # type: ignore[union-attr]
+    await asyncio.wait_for(engine.died, 10)
     assert (await bench.client.get("/health")).status == 503
     assert (await (await bench.client.get("/ready")).json())["status"] == "dead"
 
@@ -125,3 +131,28 @@ async def test_what_nobody_expected_is_a_500_with_its_traceback_in_the_log_only(
     assert (status, json.loads(text)["error"]["code"]) == (500, "internal_error")
     assert "secret" not in text
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("model.safetensors", b"\x08"), ("model.safetensors", b"\xff" * 4096),
+     ("tokenizer.json", b"{"), ("config.json", b"[]"), ("generation_config.json", b"{")],
+)  # fmt: skip
+async def test_a_damaged_model_folder_ends_the_load_with_one_line_that_names_the_file(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(build_tiny("qwen3-tied"), folder)
+    (folder / name).write_bytes(content)
+    settings = ServerSettings(engine=replace(OPTIONS, model=str(folder)))
+    app = build_app(settings)
+    async with TestClient(TestServer(app)) as client:
+        await asyncio.wait([app[STATE].loading], timeout=60)
+        error = app[STATE].loading.exception()
+        assert error is not None
+        line = explain_load(error)
+        assert (await client.get("/health")).status == 200
+        assert (await client.get("/ready")).status == 503
+    assert name.partition(".")[0] in line
+    assert isinstance(error, EngineError | PlanningError), "it is foreseen"
+    assert "\n" not in line

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import shutil
 import signal
 import socket
 from collections.abc import Callable
@@ -114,16 +112,6 @@ def test_a_missing_folder_and_an_unknown_model_end_with_one_line(
     line = failure(start_server("org/unheard-of", env=offline))
     assert "org/unheard-of" in line
     assert "HF_HUB_OFFLINE is set" in line
-
-
-def test_a_corrupt_checkpoint_ends_with_one_line_that_names_the_file(
-    start_server: Start, tmp_path: Path
-) -> None:
-    folder = tmp_path / "corrupt"
-    shutil.copytree(build_tiny("qwen3-tied"), folder)
-    weights = folder / "model.safetensors"
-    os.truncate(weights, weights.stat().st_size - 1000)
-    assert "model.safetensors" in failure(start_server(str(folder), "--device", "cpu"))
 
 
 def test_a_context_that_the_model_does_not_have_ends_with_the_figures(start_server: Start) -> None:

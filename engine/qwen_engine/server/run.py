@@ -63,7 +63,7 @@ async def _until_the_end(state: ServerState, stop: asyncio.Event) -> int:
     stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, state.loading], return_when=asyncio.FIRST_COMPLETED)
     if state.loading.done() and (error := state.loading.exception()) is not None:
-        return _fail(_explain_load(error), error)
+        return _fail(explain_load(error), error)
     if not stop.is_set():
         log.info("Ready: serving %s", ", ".join(state.require_service().names))
         await asyncio.wait([stopped, state.engine.died], return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +102,8 @@ def _log_address(runner: web.AppRunner, settings: ServerSettings) -> None:
     log.info("Listening on %s:%d; chat page: http://%s:%d/", settings.host, port, shown, port)
 
 
-def _explain_load(error: BaseException) -> str:
+def explain_load(error: BaseException) -> str:
+    """Return one line that says why a model could not be loaded."""
     if isinstance(error, EngineError | PlanningError):
         return str(error)
     return f"the model could not be loaded: {type(error).__name__}: {error}"

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from tests.cluster.client import Cluster
 from tests.cluster.paths import REPOSITORY, RunDirectory
 from tests.cluster.polling import until
-from tests.cluster.processes import RUN_MARK, ClusterError, is_locked, tail
+from tests.cluster.processes import RUN_MARK, ClusterError, is_locked, kill_marked, tail
 from tests.cluster.state import State, is_alive, read_state
+from tests.cluster.subnets import take_slot
+from tests.cluster.watcher import sweep_slot
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
@@ -78,13 +80,17 @@ def wait_until_ready(supervisor: subprocess.Popen[bytes], run: RunDirectory) -> 
 
 
 def stop(run: RunDirectory) -> bool:
-    """End the cluster in `run`, clean up behind it, and say whether there was one."""
+    """End the cluster in `run` and say whether there was one; clean up, also if it was killed."""
     state = read_state(run)
     was_alive = is_alive(run, state)
     if state is not None and was_alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(state.pid, signal.SIGTERM)
     await_end(run)
+    kill_marked(run.path)
+    if os.geteuid() == 0:
+        _, lock = take_slot(sweep_slot)  # for its sweeping
+        os.close(lock)
     return was_alive
 
 

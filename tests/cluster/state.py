@@ -5,11 +5,11 @@ Written by the supervisor only; read by the command line, the fixtures and the s
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from tests.cluster.paths import RunDirectory
+from tests.cluster.paths import REPOSITORY, RunDirectory
 
 Phase = Literal["starting", "ready"]
 
@@ -23,6 +23,7 @@ class State:
     node: bool
     server: str = ""
     slot: int = -1  # which of the subnets it has; -1 on the loopback
+    repository: str = str(REPOSITORY)  # the clone whose source its pods run
 
 
 def write_state(run: RunDirectory, state: State) -> None:
@@ -35,9 +36,11 @@ def write_state(run: RunDirectory, state: State) -> None:
 def read_state(run: RunDirectory) -> State | None:
     """Return the last state written, None if there is none."""
     try:
-        return State(**json.loads(run.state.read_text()))
+        told = json.loads(run.state.read_text())
     except FileNotFoundError:
         return None
+    known = {field.name for field in fields(State)}  # another clone may be older or newer
+    return State(**{name: value for name, value in told.items() if name in known})
 
 
 def is_alive(run: RunDirectory, state: State | None) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.processes import ClusterError, try_lock
+from tests.cluster.processes import ClusterError, is_locked, try_lock
 
 ALL_CLUSTERS = "198.18.0.0/15"
 SERVICES_WITHOUT_NODE = "198.19.254.0/24"
@@ -83,3 +83,8 @@ def take_slot(sweep: Callable[[Slot], None]) -> tuple[Slot, int]:
     if taken is None:
         raise ClusterError(f"{SLOTS} clusters are running on this machine: stop one first")
     return taken
+
+
+def taken_slots() -> list[Slot]:
+    """Return the slots of the clusters that are running now."""
+    return [slot for slot in map(Slot, range(SLOTS)) if is_locked(_LOCKS / str(slot.number))]

@@ -20,6 +20,8 @@ from tests.cluster.images import ENGINE_IMAGE
 from tests.cluster.paths import RunDirectory
 from tests.cluster.polling import until
 from tests.cluster.processes import marked_pids
+from tests.cluster.state import read_state
+from tests.cluster.subnets import Slot, taken_slots
 
 pytestmark = pytest.mark.root
 
@@ -71,15 +73,16 @@ def _run_pod(cluster: Cluster, namespace: str) -> None:
 
 
 def _traces() -> dict[str, set[str]]:
-    """Return what a node adds to this machine while it runs, by kind."""
+    """Return what a node adds to this machine, by kind; of clusters that run, nothing."""
+    running = [name for slot in taken_slots() for name in (slot.interface, slot.cgroup)]
     rules = ""
     if save := shutil.which("iptables-save"):
         rules = subprocess.run([save], capture_output=True, text=True, check=False).stdout
     sysctls = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
     return {
-        "links": {p.name for p in Path("/sys/class/net").iterdir() if p.name.startswith("qwen")},
+        "links": {p.name for p in Path("/sys/class/net").glob("qwen*") if p.name not in running},
         "mounts": set(Path("/proc/self/mounts").read_text().splitlines()),
-        "cgroups": {str(path) for path in cgroup_folders("qwen-cluster-*")},
+        "cgroups": {str(p) for p in cgroup_folders("qwen-cluster-*") if p.name not in running},
         "rules": {line for line in rules.splitlines() if line.startswith("-A")},
         "sysctls": {f"{name}={Path('/proc/sys', name).read_text()}" for name in sysctls},
         "folders": {str(p) for p in (*Path("/var/lib").iterdir(), *Path("/opt").iterdir())},
@@ -88,7 +91,10 @@ def _traces() -> dict[str, set[str]]:
 
 def _await_nothing_left(run: RunDirectory, before: dict[str, set[str]]) -> None:
     until(
-        lambda: not list(marked_pids(run.path)) and _traces() == before,
+        lambda: (
+            not list(marked_pids(run.path))
+            and all(now <= before[kind] for kind, now in _traces().items())
+        ),
         what=f"nothing left of {run.path}",
         within_seconds=30,
     )
@@ -151,18 +157,28 @@ def test_killed_at_any_moment_of_its_start_a_cluster_leaves_nothing(tmp_path: Pa
         _await_nothing_left(run, before)
 
 
-def test_a_running_cluster_killed_with_its_watcher_is_cleaned_up_by_the_next_start(
-    tmp_path: Path,
-) -> None:
-    run, before = RunDirectory(tmp_path), _traces()
-    supervisor = launch.start_detached(run, node=True)
-    _run_pod(Cluster(run.kubeconfig, run), "default")
-    assert _traces()["cgroups"] > before["cgroups"]
+def _kill_all(run: RunDirectory) -> None:
+    """SIGKILL supervisor, watcher and all, so that nobody is left to clean up."""
     for pid in list(marked_pids(run.path)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    supervisor.wait()
-    with launch.running(run, node=True) as again:
-        _run_pod(again, "default")
-    _await_nothing_left(run, before)
-    assert not launch.stop(run)
+
+
+def test_a_cluster_killed_with_its_watcher_is_cleaned_up_by_the_next_start_or_stop(
+    tmp_path: Path,
+) -> None:
+    run, before = RunDirectory(tmp_path), _traces()
+    for clean_up in ("start", "stop"):
+        supervisor = launch.start_detached(run, node=True)
+        _run_pod(Cluster(run.kubeconfig, run), "default")
+        state = read_state(run)
+        assert state is not None
+        assert cgroup_folders(Slot(state.slot).cgroup)
+        _kill_all(run)
+        supervisor.wait()
+        if clean_up == "start":
+            with launch.running(run, node=True) as again:
+                _run_pod(again, "default")
+        else:
+            assert not launch.stop(run)
+        _await_nothing_left(run, before)

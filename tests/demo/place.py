@@ -18,7 +18,7 @@ from typing import Any
 from tests.cluster import launch, tools
 from tests.cluster.client import Cluster
 from tests.cluster.images import ENGINE_IMAGE, OPERATOR_IMAGE
-from tests.cluster.paths import RunDirectory, default_run_directory, given_kubeconfig
+from tests.cluster.paths import REPOSITORY, RunDirectory, default_run_directory, given_kubeconfig
 from tests.cluster.polling import until
 from tests.cluster.processes import ClusterError
 from tests.cluster.state import is_alive, read_state
@@ -47,9 +47,13 @@ def find_place() -> Place:
     if given := given_kubeconfig():
         return _given(given)
     run = own_run()
-    if is_alive(run, read_state(run)):
+    state = read_state(run)
+    if state is not None and is_alive(run, state) and state.repository == str(REPOSITORY):
         say("already running")
     else:
+        if state is not None and is_alive(run, state):
+            say(f"replacing the cluster of another clone, {state.repository}")
+            launch.stop(run)
         _start(run)
     return Place(Cluster(run.kubeconfig, run), OPERATOR_IMAGE, ENGINE_IMAGE, is_local=True)
 

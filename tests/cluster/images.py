@@ -43,11 +43,11 @@ class Image:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for folder in self.folders:
-                _add(tar, folder, kind=tarfile.DIRTYPE, mode=0o1777 if folder == "tmp" else 0o755)
+                _add(tar, f"{folder}/", mode=0o1777 if folder == "tmp" else 0o755)
             for name, target in self.links.items():
-                _add(tar, name, kind=tarfile.SYMTYPE, link=target)
+                _add(tar, name, link=target)
             for name, (content, mode) in self.files.items():
-                _add(tar, name, content=content, mode=mode)
+                _add(tar, name, content, mode=mode)
         return buffer.getvalue()
 
 
@@ -99,10 +99,10 @@ def write_archive(target: Path, images: list[Image]) -> None:
     manifests = [_add_blobs(blobs, image) for image in images]
     index = {"schemaVersion": 2, "manifests": manifests}
     with tarfile.open(target, "w") as tar:
-        _add(tar, "oci-layout", content=b'{"imageLayoutVersion":"1.0.0"}')
-        _add(tar, "index.json", content=json.dumps(index).encode())
+        _add(tar, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+        _add(tar, "index.json", json.dumps(index).encode())
         for digest, content in blobs.items():
-            _add(tar, f"blobs/sha256/{digest}", content=content)
+            _add(tar, f"blobs/sha256/{digest}", content)
 
 
 def _add_blobs(blobs: dict[str, bytes], image: Image) -> dict[str, object]:
@@ -131,14 +131,13 @@ def _add_blobs(blobs: dict[str, bytes], image: Image) -> dict[str, object]:
 
 
 def _add(
-    tar: tarfile.TarFile,
-    name: str,
-    *,
-    content: bytes = b"",
-    kind: bytes = tarfile.REGTYPE,
-    mode: int = 0o644,
-    link: str = "",
+    tar: tarfile.TarFile, name: str, content: bytes = b"", *, mode: int = 0o644, link: str = ""
 ) -> None:
-    info = tarfile.TarInfo(name)
-    info.type, info.mode, info.linkname, info.size = kind, mode, link, len(content)
+    """Add a file, a symbolic link if `link` is given, or a folder if the name ends with a slash."""
+    info = tarfile.TarInfo(name.rstrip("/"))
+    info.mode, info.linkname, info.size = mode, link, len(content)
+    if name.endswith("/"):
+        info.type = tarfile.DIRTYPE
+    elif link:
+        info.type = tarfile.SYMTYPE
     tar.addfile(info, io.BytesIO(content))

@@ -13,7 +13,7 @@ MAX_MODEL_LEN = 512
 API_KEY = "secret"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A tiny Qwen3 that speaks noise, with little memory: 64 blocks of 16 tokens."""
     process = ServerProcess(
@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with a key, that runs one request at a time and lets one wait."""
     process = ServerProcess(

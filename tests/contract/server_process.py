@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ class ServerProcess:
         self._log = log
         command = [sys.executable, "-m", "qwen_engine", "serve"]
         command += ["--host", "127.0.0.1", "--port", "0", *words]
+        if setpriv := shutil.which("setpriv"):  # ends with us even if we are killed
+            command = [setpriv, "--pdeathsig", "KILL", *command]
         # Tiny models gain nothing from a second thread, and tests share their cores.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
         with log.open("wb") as file:

@@ -17,7 +17,6 @@ from tests.cluster import kwok, launch, tools
 from tests.cluster.client import Cluster
 from tests.cluster.paths import RunDirectory
 
-
 Shown = Callable[[], AbstractContextManager[None]]
 
 

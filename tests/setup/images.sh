@@ -4,10 +4,14 @@
 set -eu
 cd "$(dirname "$0")/../.."
 tag=${TAG:-$(sed -n 's/^appVersion: *"*\([^"]*\)"*$/\1/p' charts/qwen-operator/Chart.yaml)}
-builder=$(command -v docker || command -v podman) || {
-    echo "error: neither docker nor podman found: get one (Debian: apt-get install podman)" >&2
+# `info` fails where only docker's client is installed and no engine runs
+for builder in docker podman none; do
+    "$builder" info >/dev/null 2>&1 && break
+done
+if [ "$builder" = none ]; then
+    echo "error: neither docker nor podman works here: get one (Debian: apt-get install podman)" >&2
     exit 1
-}
+fi
 for name in operator engine; do
     "$builder" build --file "docker/$name.Dockerfile" --tag "qwen-$name:$tag" \
         ${BASE:+--build-arg "BASE=$BASE"} .

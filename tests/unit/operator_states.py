@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -172,3 +173,10 @@ def flag(outcome: Outcome, name: str) -> str:
     """Return the value of a flag on the engine's command line."""
     args: list[str] = template_of(outcome)["spec"]["containers"][0]["args"]
     return args[args.index(name) + 1]
+
+
+def seen(*pods: Json, ready: int = 0) -> tuple[Json, Observed]:
+    """A settled QwenDeployment whose Deployment made these pods."""
+    about, observed = settle(resource())
+    observed = rolled_out(observed, ready=ready, replicas=len(pods))
+    return about, dataclasses.replace(observed, pods=pods)

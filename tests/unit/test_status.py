@@ -9,7 +9,7 @@ import pytest
 
 from qwen_operator.conditions import Loading
 from qwen_operator.events import build_events
-from qwen_operator.reconcile import Observed, news
+from qwen_operator.reconcile import news
 from qwen_operator.status import Reading
 from tests.unit.operator_states import (
     LATER,
@@ -19,17 +19,11 @@ from tests.unit.operator_states import (
     pod,
     resource,
     rolled_out,
+    seen,
     settle,
 )
 
 Json = dict[str, Any]
-
-
-def seen(*pods: Json, ready: int = 0) -> tuple[Json, Observed]:
-    """A settled QwenDeployment whose Deployment made these pods."""
-    about, observed = settle(resource())
-    observed = rolled_out(observed, ready=ready, replicas=len(pods))
-    return about, dataclasses.replace(observed, pods=pods)
 
 
 def waiting(reason: str, message: str = "", **more: Any) -> Json:
@@ -278,22 +272,6 @@ def test_pods_on_their_way_out_say_nothing() -> None:
     leaving["metadata"]["deletionTimestamp"] = NOW
     about, observed = seen(leaving)
     assert condition(look(about, observed), "Degraded")[0] == "False"
-
-
-def test_blocks_add_up_over_ready_pods() -> None:
-    about, observed = seen(pod("a", ready=True), pod("b", ready=True), pod("c"), ready=2)
-    blocks = {"total": 100, "free": 90, "used": 10, "cached": 5}
-    readings = {name: Reading(blocks) for name in "abc"}
-    outcome = look(about, dataclasses.replace(observed, readings=readings))
-    assert outcome.status["blocks"] == {"total": 200, "free": 180, "used": 20, "cached": 10}
-
-
-def test_blocks_stay_as_last_seen_while_an_engine_is_silent_and_go_with_the_last_pod() -> None:
-    about, observed = seen(pod("a", ready=True), ready=1)
-    blocks = {"total": 100, "free": 90, "used": 10, "cached": 5}
-    about = {**about, "status": {**about["status"], "blocks": blocks}}
-    assert look(about, observed).status["blocks"] == blocks
-    assert "blocks" not in look(about, seen(pod("a"))[1]).status
 
 
 def test_the_same_notice_is_the_same_event_object() -> None:

@@ -1,0 +1,161 @@
+"""reconcile: the device that is planned for, and what the plan is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from qwen_operator.reconcile import Observed
+from tests.unit.operator_states import (
+    condition,
+    flag,
+    gpu_spec,
+    h100,
+    l4,
+    look,
+    resource,
+    rolled_out,
+    settle,
+    template_of,
+)
+
+
+def test_the_gpu_is_found_from_labels_and_pods_are_led_to_it() -> None:
+    outcome = look(resource(gpu_spec()), Observed(nodes=(l4(),)))
+    device = outcome.status["plan"]["device"]
+    assert (device["product"], device["memoryMiB"], device["capability"]) == (
+        "NVIDIA-L4",
+        23034,
+        "8.9",
+    )
+    assert "l4-0" in device["source"]
+    pod = template_of(outcome)["spec"]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}
+
+
+def test_of_several_products_the_largest_is_taken_and_the_user_is_told() -> None:
+    outcome = look(resource(gpu_spec()), Observed(nodes=(l4(), h100(), l4("l4-1"))))
+    assert outcome.status["plan"]["device"]["product"] == "NVIDIA-H100-80GB-HBM3"
+    assert "spec.gpu.product chooses another: NVIDIA-L4" in condition(outcome, "Planned")[2]
+
+
+def test_spec_gpu_product_chooses_among_nodes() -> None:
+    about = resource(gpu_spec(gpu={"product": "NVIDIA-L4"}))
+    outcome = look(about, Observed(nodes=(h100(), l4())))
+    assert outcome.status["plan"]["device"]["product"] == "NVIDIA-L4"
+    assert template_of(outcome)["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+
+
+def test_spec_gpu_memory_wins_over_labels() -> None:
+    about = resource(gpu_spec(gpu={"product": "NVIDIA-L4", "memoryMiB": 20000}))
+    outcome = look(about, Observed(nodes=(l4(),)))
+    assert outcome.status["plan"]["device"]["memoryMiB"] == 20000
+    assert outcome.status["plan"]["device"]["source"] == "spec.gpu.memoryMiB"
+    assert template_of(outcome)["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+
+
+def test_a_product_that_no_node_has_yet_is_planned_from_the_catalogue() -> None:
+    outcome = look(resource(gpu_spec(gpu={"product": "NVIDIA-L4"})))
+    assert "catalogue" in outcome.status["plan"]["device"]["source"]
+    assert "nodeSelector" not in template_of(outcome)["spec"]
+
+
+def test_a_node_without_the_memory_label_is_named_with_the_label() -> None:
+    bare = dataclasses.replace(l4("bare"), labels={"nvidia.com/gpu.product": "NVIDIA-Z9"})
+    message = condition(look(resource(gpu_spec()), Observed(nodes=(bare,))), "Planned")[2]
+    assert "node bare" in message
+    assert "nvidia.com/gpu.memory" in message
+    assert "spec.gpu.memoryMiB" in message
+
+
+def test_labels_without_allocatable_gpus_do_not_count() -> None:
+    idle = dataclasses.replace(l4(), allocatable={"nvidia.com/gpu": 0})
+    outcome = look(resource(gpu_spec()), Observed(nodes=(idle,)))
+    assert condition(outcome, "Planned")[1] == "UnknownGPU"
+
+
+def test_pods_that_serve_keep_their_plan_when_labels_vanish_or_better_nodes_come() -> None:
+    about, observed = settle(resource(gpu_spec()), Observed(nodes=(l4(),)))
+    serving = rolled_out(observed, ready=1)
+    for nodes in ((), (h100(),), (l4(), h100())):
+        assert look(about, dataclasses.replace(serving, nodes=nodes)).apply == ()
+
+
+def test_pods_that_wait_in_vain_are_planned_anew_for_nodes_that_are_there() -> None:
+    about, observed = settle(resource(gpu_spec()), Observed(nodes=(l4(),)))
+    waiting = rolled_out(observed, ready=0, replicas=1)
+    outcome = look(about, dataclasses.replace(waiting, nodes=(h100(),)))
+    assert template_of(outcome)["spec"]["nodeSelector"] == {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"
+    }
+
+
+def test_without_a_memory_limit_a_cpu_deployment_gets_one_that_is_explained() -> None:
+    about = resource({"model": {"id": "Qwen/Qwen3-0.6B"}, "gpu": {"count": 0}})
+    outcome = look(about)
+    limit = template_of(outcome)["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    assert limit.endswith("Gi")
+    assert outcome.status["plan"]["device"]["memoryMiB"] == int(limit[:-2]) * 1024
+    assert "chosen by the operator" in condition(outcome, "Planned")[2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "mib"),
+    [("8Gi", 8192), ("8G", 7629), ("8192Mi", 8192), ("8e9", 7629), ("8589934592000m", 8192)],
+)
+def test_memory_limits_are_read_with_the_whole_quantity_grammar(limit: str, mib: int) -> None:
+    spec = {
+        "model": {"id": "Qwen/Qwen3-0.6B"},
+        "gpu": {"count": 0},
+        "engine": {"resources": {"limits": {"memory": limit}}},
+    }
+    outcome = look(resource(spec))
+    assert outcome.status["plan"]["device"]["memoryMiB"] == mib
+    resources = template_of(outcome)["spec"]["containers"][0]["resources"]
+    assert resources["limits"]["memory"] == limit  # as the user wrote it
+
+
+def test_overrides_are_planned_around() -> None:
+    spec = {
+        "model": {"id": "Qwen/Qwen3-8B"},
+        "gpu": {"product": "NVIDIA-L4"},
+        "context": {"maxModelLen": 4096},
+        "engine": {
+            "overrides": {
+                "blockSize": 64,
+                "gpuMemoryUtilization": 0.8,
+                "maxNumSeqs": 3,
+                "maxNumBatchedTokens": 512,
+                "numGpuBlocksOverride": 100,
+            }
+        },
+    }
+    outcome = look(resource(spec))
+    asked = {
+        "--max-model-len": "4096",
+        "--block-size": "64",
+        "--gpu-memory-utilization": "0.8",
+        "--max-num-seqs": "3",
+        "--max-num-batched-tokens": "512",
+        "--num-gpu-blocks-override": "100",
+    }
+    assert {name: flag(outcome, name) for name in asked} == asked
+
+
+def test_a_model_that_the_catalogue_lacks_is_planned_from_its_config() -> None:
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }
+    spec = {"model": {"id": "me/tiny", "config": config, "uri": "pvc://models/tiny"}}
+    outcome = look(resource({**spec, "gpu": {"count": 0}}))
+    assert condition(outcome, "Planned")[1] == "PlanFits"
+    assert flag(outcome, "--max-model-len") == "512"

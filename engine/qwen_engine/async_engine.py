@@ -96,7 +96,13 @@ class Generation:
     def deliver(self, output: StepOutput) -> None:
         """Add new tokens to what the reader has not fetched yet."""
         if self._pending is not None:
-            output = replace(output, token_ids=self._pending.token_ids + output.token_ids)
+            before = self._pending
+            output = replace(
+                output,
+                token_ids=before.token_ids + output.token_ids,
+                logprobs=before.logprobs + output.logprobs,
+                prompt_logprobs=before.prompt_logprobs,
+            )
         self._pending = output
         self._changed.set()
 

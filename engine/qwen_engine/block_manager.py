@@ -110,9 +110,10 @@ class BlockManager:
     def match_prefix(self, sequence: Sequence) -> list[int]:
         """Return the ids of the cached blocks that the sequence begins with, taking none.
 
-        Never all of its tokens: the last one must be computed to have logits.
+        Never all of its tokens: the last one must be computed to have logits; none where the
+        whole prompt's logits are wanted.
         """
-        if not self._enable_prefix_caching:
+        if not self._enable_prefix_caching or sequence.needs_prompt_logprobs:
             return []
         matched: list[int] = []
         for content_hash in self._hashes(sequence, sequence.num_tokens - 1):

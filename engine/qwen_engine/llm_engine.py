@@ -24,7 +24,13 @@ from qwen_engine.errors import (
 from qwen_engine.loader import LoadProgress
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.scheduler import Scheduler
-from qwen_engine.sequence import FinishReason, SamplingParams, ScheduledBatch, Sequence
+from qwen_engine.sequence import (
+    FinishReason,
+    SamplingParams,
+    ScheduledBatch,
+    Sequence,
+    TokenLogprobs,
+)
 from qwen_engine.worker import MemoryMeasured, Worker
 
 
@@ -52,6 +58,8 @@ class StepOutput:
     num_prompt_tokens: int
     num_cached_tokens: int
     started: float  # time.monotonic() of the first step that it was in
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token id, if they were asked for
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # in the first output, if asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +145,7 @@ class LLMEngine:
         if request_id in self._sequences:
             raise DuplicateRequestError(request_id)
         self._check_prompt(prompt_token_ids, params)
+        self._check_biases(params)
         sequence = Sequence(
             request_id=request_id,
             token_ids=list(prompt_token_ids),
@@ -202,37 +211,52 @@ class LLMEngine:
         if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= vocab_size:
             wrong = next(t for t in prompt_token_ids if not 0 <= t < vocab_size)
             raise InvalidRequestError("prompt", wrong, f"token ids are 0 to {vocab_size - 1}")
-        if num_tokens + 1 > self.config.max_model_len:
+        needed = num_tokens + min(1, params.max_tokens)
+        if needed > self.config.max_model_len:
             raise PromptTooLongError(
                 num_prompt_tokens=num_tokens,
                 max_tokens=params.max_tokens,
                 max_model_len=self.config.max_model_len,
             )
-        if num_tokens + 1 > self.max_request_tokens:
+        if needed > self.max_request_tokens:
             size = self.config.block_size
             raise CannotEverFitError(
-                num_tokens=num_tokens + 1,
-                needed=-(-(num_tokens + 1) // size),
+                num_tokens=needed,
+                needed=-(-needed // size),
                 total=self.config.num_gpu_blocks,
                 block_size=size,
             )
 
+    def _check_biases(self, params: SamplingParams) -> None:
+        vocab_size = self.model_config.vocab_size
+        for token_id, _ in params.logit_bias:
+            if token_id >= vocab_size:
+                why = f"token ids are 0 to {vocab_size - 1}"
+                raise InvalidRequestError("logit_bias", token_id, why)
+
     def _append(self, sequence: Sequence, token_id: int) -> StepOutput:
-        if sequence.num_output_tokens == 0:
+        is_first = sequence.num_output_tokens == 0
+        if is_first:
             self._prompt_tokens += sequence.num_prompt_tokens
-        sequence.token_ids.append(token_id)
-        self._output_tokens += 1
-        reason = self._finish_reason(sequence, token_id)
+        new: tuple[int, ...] = ()
+        reason: FinishReason | None = "length"
+        if sequence.num_tokens < sequence.max_num_tokens:  # else only the prompt was to be scored
+            new = (token_id,)
+            sequence.token_ids.append(token_id)
+            self._output_tokens += 1
+            reason = self._finish_reason(sequence, token_id)
         if reason is not None:
             self._scheduler.finish(sequence, reason)
             del self._sequences[sequence.request_id]
         return StepOutput(
             request_id=sequence.request_id,
-            token_ids=(token_id,),
+            token_ids=new,
             finish_reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_cached_tokens=sequence.num_cached_tokens,
             started=sequence.started,
+            logprobs=(scored,) if new and (scored := sequence.last_logprobs) else (),
+            prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
         )
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:

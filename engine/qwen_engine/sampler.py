@@ -1,8 +1,8 @@
 """Logits to token ids, for a whole batch at once.
 
 Called by `worker` at the end of a step. Order and meaning follow vLLM's v1/sample/sampler.py:
-stops that come too early are masked, then penalties, then (unless greedy) temperature, min_p,
-top_k, top_p. Knows no model.
+logprobs are those of the raw logits; then biases are added, stops that come too early masked, then
+penalties, then (unless greedy) temperature, min_p, top_k, top_p. Knows no model.
 
 Each row consumes one uniform number and inverts the cumulated probabilities with it. So a
 seeded request depends on its seed and its position only: not on its neighbours, nor on having
@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from qwen_engine.logprobs import score_tokens
 from qwen_engine.sequence import SamplingParams, Sequence
 
 # Without top_k, top_p and min_p look for their cut among so many candidates before all are
@@ -39,9 +40,23 @@ class Sampler:
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
         """Return the next token of each sequence, given its logits [num_seqs, vocab_size].
 
-        Changes `logits`. Synchronises with the device once, at the end.
+        Changes `logits`. Synchronises with the device once, at the end; once more if logprobs are
+        wanted, which go to `last_logprobs` of their sequences.
         """
+        scored = [row for row, of_row in enumerate(sequences) if of_row.params.logprobs is not None]
+        raw = logits.index_select(0, self._tensor(scored)) if scored else logits
+        token_ids = self._choose(logits, sequences)
+        if scored:
+            of_scored = [sequences[row] for row in scored]
+            tops = [sequence.params.logprobs or 0 for sequence in of_scored]
+            found = score_tokens(raw, [token_ids[row] for row in scored], tops)
+            for sequence, logprobs in zip(of_scored, found, strict=True):
+                sequence.last_logprobs = logprobs
+        return token_ids
+
+    def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
         params = [sequence.params for sequence in sequences]
+        logits = self._add_biases(logits, params)
         logits = self._mask_early_stops(logits, sequences)
         logits = self._penalise(logits, sequences)
         drawn = [row for row, of_row in enumerate(params) if not of_row.is_greedy]
@@ -56,6 +71,15 @@ class Sampler:
             token_ids.index_copy_(0, rows, chosen)
         ids: list[int] = token_ids.tolist()
         return ids
+
+    def _add_biases(self, logits: torch.Tensor, params: Rows[SamplingParams]) -> torch.Tensor:
+        found = [(row, *bias) for row, of_row in enumerate(params) for bias in of_row.logit_bias]
+        if not found:
+            return logits
+        rows, columns, values = zip(*found, strict=True)
+        added = torch.tensor(values, dtype=torch.float32, device=self._device)
+        where = (self._tensor(list(rows)), self._tensor(list(columns)))
+        return logits.float().index_put_(where, added, accumulate=True)
 
     def _mask_early_stops(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         rows: list[int] = []

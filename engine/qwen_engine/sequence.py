@@ -40,9 +40,15 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
+    logprobs: int | None = None  # of each new token, and of so many of the likeliest beside it
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens, all but the first
 
     def __post_init__(self) -> None:
-        _require("max_tokens", self.max_tokens, self.max_tokens >= 1, "must be at least 1")
+        # Without a token to make, a request is one for the logprobs of its prompt.
+        least = 1 if self.prompt_logprobs is None else 0
+        _require("max_tokens", self.max_tokens, self.max_tokens >= least,
+                 f"must be at least {least}")  # fmt: skip
         _require("min_tokens", self.min_tokens, 0 <= self.min_tokens <= self.max_tokens,
                  "must be between 0 and max_tokens")  # fmt: skip
         _require("temperature", self.temperature, 0 <= self.temperature < math.inf,
@@ -55,6 +61,12 @@ class SamplingParams:
             _require(name, value, -2 <= value <= 2, "must be between -2 and 2")
         _require("repetition_penalty", self.repetition_penalty,
                  0 < self.repetition_penalty < math.inf, "must be above 0")  # fmt: skip
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            _require(name, value, value is None or value >= 0, "must be at least 0")
+        for token_id, bias in self.logit_bias:
+            _require("logit_bias", token_id, token_id >= 0 and math.isfinite(bias),
+                     "must give ids of at least 0 finite numbers")  # fmt: skip
 
     @property
     def is_greedy(self) -> bool:
@@ -72,6 +84,19 @@ class SamplingParams:
 def _require(param: str, value: object, condition: bool, why: str) -> None:
     if not condition:
         raise InvalidRequestError(param, value, why)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely a token was, by the model's own logits: before penalties, bias and temperature.
+
+    As vLLM reports it by default (config/model.py, logprobs_mode raw_logprobs).
+    """
+
+    token_id: int
+    logprob: float
+    rank: int  # 1 = the likeliest
+    top: tuple[tuple[int, float], ...]  # the likeliest ids with theirs, best first
 
 
 class SequenceStatus(Enum):
@@ -105,6 +130,17 @@ class Sequence:
     num_preemptions: int = 0
     started: float = 0.0  # time.monotonic() of the first step that it was in
     finish_reason: FinishReason | None = None
+    # Written by the worker where params ask for it, read by the engine.
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # from the second token on
+    last_logprobs: TokenLogprobs | None = None  # of the newest token
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """Some are still to come, so its prompt must be computed and not found in the cache."""
+        return (
+            self.params.prompt_logprobs is not None
+            and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
+        )
 
     @property
     def num_tokens(self) -> int:

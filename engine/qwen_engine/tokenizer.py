@@ -85,6 +85,12 @@ class Tokenizer:
         """Return each id's entry in the vocabulary; empty for ids that have none."""
         return [self._fast.id_to_token(token_id) or "" for token_id in token_ids]
 
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool = False) -> bytes:
+        """Return what one token stands for; a part of a character in byte-level vocabularies."""
+        if self._is_byte_level:
+            return (self._shown if skip_special_tokens else self._all).piece(token_id)
+        return self.decode([token_id], skip_special_tokens=skip_special_tokens).encode()
+
     def detokenizer(
         self, prompt: Sequence[int], *, skip_special_tokens: bool = True
     ) -> Detokenizer:

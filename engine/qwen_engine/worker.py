@@ -21,10 +21,14 @@ from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ConfigError
 from qwen_engine.layers.attention import build_backend
 from qwen_engine.loader import LoadProgress, load_weights
+from qwen_engine.logprobs import score_tokens
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import Decoder, KVCache
 from qwen_engine.sampler import Sampler
 from qwen_engine.sequence import SamplingParams, ScheduledBatch, ScheduledSequence, Sequence
+
+# Rows of logits held at once while a prompt is scored: 32 of 151,936 float32 are 19 MB.
+_SCORED_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +87,30 @@ class Worker:
             attention=attention,
             caches=self._caches,
         )
+        self._score_prompts(hidden, batch)
         if not step.sampled:
             return []
         logits = self._model.logits(hidden.index_select(0, step.last_rows))
         return self._sampler.sample(logits, step.sampled)
+
+    def _score_prompts(self, hidden: torch.Tensor, batch: ScheduledBatch) -> None:
+        """Add the logprobs of the prompt tokens that the step's rows [num_tokens, …] predict."""
+        first_row = 0
+        for entry in batch.entries:
+            if entry.sequence.needs_prompt_logprobs:
+                rows = hidden[first_row : first_row + entry.num_tokens]
+                self._score_prompt(rows, entry.sequence, entry.start)
+            first_row += entry.num_tokens
+
+    def _score_prompt(self, hidden: torch.Tensor, sequence: Sequence, start: int) -> None:
+        found, num_tops = sequence.prompt_logprobs, sequence.params.prompt_logprobs or 0
+        # What was scored before a preemption is computed again but not scored again.
+        end = min(start + len(hidden), sequence.num_prompt_tokens - 1)
+        for first in range(len(found), end, _SCORED_ROWS):
+            last = min(first + _SCORED_ROWS, end)
+            logits = self._model.logits(hidden[first - start : last - start])
+            targets = sequence.token_ids[first + 1 : last + 1]
+            found += score_tokens(logits, targets, [num_tops] * len(targets))
 
     def measure(self) -> MemoryMeasured:
         """Say what the tensors and the process take now."""

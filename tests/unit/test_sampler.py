@@ -226,3 +226,26 @@ def test_parameters_out_of_range_are_named(field: str, value: float) -> None:
     with pytest.raises(InvalidRequestError, match=field) as caught:
         SamplingParams(**{"max_tokens": 5, field: value})
     assert caught.value.param == field
+
+
+def test_a_bias_is_added_before_anything_else_and_to_its_row_only() -> None:
+    logits = make_logits(1, 1)
+    best, second = logits[0].topk(2).indices.tolist()
+    biased = make_sequence(temperature=0.0, logit_bias=((best, -50.0),))
+    plain = make_sequence(temperature=0.0)
+    assert make_sampler().sample(logits, [biased, plain]) == [second, best]
+
+
+def test_logprobs_are_of_the_raw_logits_and_only_for_who_asked() -> None:
+    logits = make_logits(1, 2)
+    raw = logits[0].log_softmax(-1)
+    asked = make_sequence(temperature=0.7, seed=1, logprobs=2, logit_bias=((3, 100.0),))
+    silent = make_sequence(temperature=0.0)
+    make_sampler().sample(logits, [asked, silent])
+    found = asked.last_logprobs
+    assert found is not None
+    assert silent.last_logprobs is None
+    assert found.token_id == 3
+    assert found.logprob == pytest.approx(raw[3].item(), abs=1e-5)
+    assert found.rank == (raw > raw[3]).sum().item() + 1
+    assert [token for token, _ in found.top] == raw.topk(2).indices.tolist()

@@ -7,15 +7,25 @@ HTTP.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from qwen_engine.async_engine import Generation
 from qwen_engine.detokenizer import Detokenizer, StopMatcher
+from qwen_engine.sequence import TokenLogprobs
 from qwen_engine.server.protocol.sampling import Sampling
 
 if TYPE_CHECKING:
     from qwen_engine.llm_engine import StepOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New text, and the logprobs of the tokens since the piece before, if they were asked for."""
+
+    text: str
+    logprobs: Sequence[TokenLogprobs]
 
 
 class Answer:
@@ -35,6 +45,8 @@ class Answer:
         self._matcher = StopMatcher(
             sampling.stop, include_match=sampling.include_stop_str_in_output
         )
+        self._first: StepOutput | None = None
+        self._logprobs: list[TokenLogprobs] = []  # of tokens whose text is held back
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
         self.num_output_tokens = 0
@@ -61,23 +73,37 @@ class Answer:
         """Return the two fields that say why it ended; `stop_reason` is vLLM's."""
         return {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
 
-    async def pieces(self) -> AsyncIterator[str]:
-        """Yield new text, never empty, until the answer is complete.
+    async def prompt_logprobs(self) -> Sequence[TokenLogprobs]:
+        """Return those of the prompt's tokens but the first; to be called before `pieces`."""
+        self._first = await anext(self._generation)
+        return self._first.prompt_logprobs
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Yield what is new until the answer is complete; only the last piece may lack text.
 
         Raises:
             StepFailedError, ShuttingDownError: it ended early.
         """
-        async for output in self._generation:
+        while self.finish_reason is None:
+            output = await self._next_output()
             if self.seconds_to_first_token is None:
                 self.seconds_to_first_token = self.seconds
-            if text := self._take(output):
-                yield text
-            if self.finish_reason is not None:
-                return
+            text = self._take(output)
+            if text or (self._logprobs and self.finish_reason is not None):
+                logprobs, self._logprobs = self._logprobs, []
+                yield Piece(text, logprobs)
 
-    async def text(self) -> str:
-        """Return the whole answer's text."""
-        return "".join([piece async for piece in self.pieces()])
+    async def whole(self) -> Piece:
+        """Return the whole answer as one piece."""
+        pieces = [piece async for piece in self.pieces()]
+        logprobs = [entry for piece in pieces for entry in piece.logprobs]
+        return Piece("".join(piece.text for piece in pieces), logprobs)
+
+    async def _next_output(self) -> StepOutput:
+        if self._first is None:
+            return await anext(self._generation)
+        output, self._first = self._first, None
+        return output
 
     def _take(self, output: StepOutput) -> str:
         self.num_cached_tokens = output.num_cached_tokens
@@ -86,6 +112,7 @@ class Answer:
         shown = []
         for place, token_id in enumerate(output.token_ids, start=1):
             self.num_output_tokens += 1
+            self._logprobs += output.logprobs[place - 1 : place]
             is_end = place == len(output.token_ids) and output.finish_reason == "stop"
             if not (is_end and self._hides_end(token_id)):
                 shown.append(self._match(self._detokenizer.feed((token_id,))))

@@ -2,34 +2,90 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
 from aiohttp import web
 
+from qwen_engine.errors import RequestError
+from qwen_engine.sequence import TokenLogprobs
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.exchange import finished, new_request_id, response_headers, usage_of
 from qwen_engine.server.failures import read_json
-from qwen_engine.server.protocol.chat import ChatHead, ChatRequest, parse_chat
+from qwen_engine.server.protocol.chat import (
+    ChatHead,
+    ChatRequest,
+    chat_choice,
+    chat_delta,
+    parse_chat,
+)
+from qwen_engine.server.scores import Scored, chat_body, prompt_body, scored_prompt
 from qwen_engine.server.service import Ask, ModelService
 from qwen_engine.server.state import STATE
 from qwen_engine.server.stream import EventStream
+from qwen_engine.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One answer among the n that were asked for."""
+
+    index: int
+    ask: Ask
+    answer: Answer
+    tokenizer: Tokenizer
+
+    async def whole(self) -> dict[str, Any]:
+        """Return the complete choice."""
+        piece = await self.answer.whole()
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        logprobs = self._logprobs(piece.logprobs)
+        return chat_choice(self.index, message, logprobs, self.answer.finish())
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the choice piece by piece."""
+        yield chat_delta(self.index, {"role": "assistant", "content": ""})
+        async for piece in self.answer.pieces():
+            logprobs = self._logprobs(piece.logprobs)
+            yield chat_delta(self.index, {"content": piece.text}, logprobs)
+        yield chat_delta(self.index, {}, None, self.answer.finish())
+
+    async def scored_prompt(self) -> list[Scored]:
+        return scored_prompt(self.ask.prompt, await self.answer.prompt_logprobs())
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        if self.ask.sampling.logprobs is None:
+            return None
+        return chat_body(self.tokenizer, entries)
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Parse, submit, respond."""
-    service = request.app[STATE].require_service()
+    state = request.app[STATE]
+    service = state.require_service()
     chat = parse_chat(await read_json(request), service.recommended_sampling)
     model = service.check_name(chat.model)
+    _refuse_too_many(chat, state.engine.max_requests)
     ask = await _prepare(service, chat)
     head = ChatHead(ask.request_id, service.now(), model)
     headers = response_headers(ask.request_id, chat.ignored)
-    async with await service.submit(ask) as answer:
+    async with AsyncExitStack() as stack:
+        choices = await _submit(service, ask, stack)
         if chat.streaming.stream:
-            response = await _stream(EventStream(request, headers), chat, head, answer)
+            response = await _stream(EventStream(request, headers), chat, head, choices)
         else:
-            text = await answer.text()
-            body = head.completion(text, answer.finish(), usage_of([answer]))
-            response = web.json_response(body, headers=headers)
-        finished(request, ask.request_id, [answer])
+            response = web.json_response(await _whole(chat, head, choices), headers=headers)
+        finished(request, ask.request_id, [choice.answer for choice in choices])
     return response
+
+
+def _refuse_too_many(chat: ChatRequest, limit: int) -> None:
+    if chat.sampling.num_choices > limit:
+        why = f"must be at most {limit} on this server (--max-num-seqs + --max-queue)"
+        raise RequestError(f"n {why}", param="n")
 
 
 async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
@@ -42,17 +98,40 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
     return Ask(new_request_id("chatcmpl"), prompt, chat.sampling, "messages")
 
 
+async def _submit(service: ModelService, ask: Ask, stack: AsyncExitStack) -> list[_Choice]:
+    choices = []
+    for index, each in enumerate(ask.choices()):
+        answer = await stack.enter_async_context(await service.submit(each))
+        choices.append(_Choice(index, each, answer, service.tokenizer))
+    return choices
+
+
+async def _whole(chat: ChatRequest, head: ChatHead, choices: Sequence[_Choice]) -> dict[str, Any]:
+    wanted = chat.sampling.prompt_logprobs
+    scored = [] if wanted is None else await choices[0].scored_prompt()
+    bodies = await asyncio.gather(*(choice.whole() for choice in choices))
+    body = head.completion(bodies, _usage(choices))
+    if wanted is None:
+        return body
+    return {**body, "prompt_logprobs": prompt_body(choices[0].tokenizer, scored, wanted)}
+
+
 async def _stream(
-    events: EventStream, chat: ChatRequest, head: ChatHead, answer: Answer
+    events: EventStream, chat: ChatRequest, head: ChatHead, choices: Sequence[_Choice]
 ) -> web.StreamResponse:
     # With include_usage every chunk has the field, null in all but the extra last one.
     blank = {"usage": None} if chat.streaming.include_usage else {}
+
+    async def send_choice(choice: _Choice) -> None:
+        async for delta in choice.chunks():
+            await events.send({**head.chunk(delta), **blank})
+
     async with events:
-        first = {"role": "assistant", "content": ""}
-        await events.send({**head.chunk(first), **blank})
-        async for piece in answer.pieces():
-            await events.send({**head.chunk({"content": piece}), **blank})
-        await events.send({**head.chunk({}, answer.finish()), **blank})
+        await asyncio.gather(*map(send_choice, choices))
         if chat.streaming.include_usage:
-            await events.send(head.usage_chunk(usage_of([answer])))
+            await events.send(head.usage_chunk(_usage(choices)))
     return events.response
+
+
+def _usage(choices: Sequence[_Choice]) -> dict[str, Any]:
+    return usage_of([choice.answer for choice in choices], num_choices=len(choices))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,13 @@ from qwen_engine.server.protocol.completions import (
     completion_choice,
     parse_completion,
 )
+from qwen_engine.server.scores import (
+    CompletionScores,
+    Scored,
+    prompt_body,
+    scored,
+    scored_prompt,
+)
 from qwen_engine.server.service import Ask, ModelService
 from qwen_engine.server.state import STATE
 from qwen_engine.server.stream import EventStream
@@ -31,18 +38,50 @@ _ECHO_ONLY = {"finish_reason": "length", "stop_reason": None}
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One prompt of the request: what is shown of it, and its answer unless only that was asked."""
+    """One choice: what is shown of its prompt, and its answer unless only that was asked."""
 
     index: int
     ask: Ask
     echo: str
     answer: Answer | None
+    scores: CompletionScores
+    wanted: CompletionRequest
 
     def finish(self) -> dict[str, Any]:
         return self.answer.finish() if self.answer else _ECHO_ONLY
 
-    async def text(self) -> str:
-        return self.echo + (await self.answer.text() if self.answer else "")
+    async def whole(self) -> dict[str, Any]:
+        """Return the complete choice."""
+        if self.answer is None:
+            return completion_choice(self.index, self.echo, None, self.finish())
+        prompt = await self._scored_prompt(self.answer)
+        piece = await self.answer.whole()
+        shown = prompt if self.wanted.echo else []
+        logprobs = self._logprobs([*shown, *scored(piece.logprobs)])
+        choice = completion_choice(self.index, self.echo + piece.text, logprobs, self.finish())
+        if self.wanted.prompt_logprobs is None:
+            return choice
+        body = prompt_body(self.scores.tokenizer, prompt, self.wanted.prompt_logprobs)
+        return {**choice, "prompt_logprobs": body}
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the choice piece by piece: the prompt first, if it is wanted."""
+        if self.wanted.echo:
+            prompt = await self._scored_prompt(self.answer) if self.answer else []
+            yield completion_choice(self.index, self.echo, self._logprobs(prompt))
+        if self.answer is not None:
+            async for piece in self.answer.pieces():
+                logprobs = self._logprobs(scored(piece.logprobs))
+                yield completion_choice(self.index, piece.text, logprobs)
+        yield completion_choice(self.index, "", None, self.finish())
+
+    async def _scored_prompt(self, answer: Answer) -> list[Scored]:
+        if self.ask.sampling.prompt_logprobs is None:
+            return []
+        return scored_prompt(self.ask.prompt, await answer.prompt_logprobs())
+
+    def _logprobs(self, entries: Sequence[Scored]) -> dict[str, Any] | None:
+        return None if self.ask.sampling.logprobs is None else self.scores.body(entries)
 
 
 async def create_completion(request: web.Request) -> web.StreamResponse:
@@ -67,11 +106,12 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
 
 
 def _refuse_too_many(wanted: CompletionRequest, limit: int) -> None:
-    if len(wanted.prompts) > limit:
+    number = len(wanted.prompts) * wanted.sampling.num_choices
+    if number > limit:
         raise RequestError(
-            f"prompt has {len(wanted.prompts)} prompts, but this server takes at most {limit} at "
+            f"prompt and n ask for {number} answers, but this server takes at most {limit} at "
             "once (--max-num-seqs + --max-queue): send several requests",
-            param="prompt",
+            param="prompt" if len(wanted.prompts) > 1 else "n",
         )
 
 
@@ -100,14 +140,24 @@ async def _ids(
 async def _submit(
     service: ModelService, wanted: CompletionRequest, asks: Sequence[Ask], stack: AsyncExitStack
 ) -> list[_Part]:
-    parts = []
-    for index, (ask, prompt) in enumerate(zip(asks, wanted.prompts, strict=True)):
+    parts: list[_Part] = []
+    for ask, prompt in zip(asks, wanted.prompts, strict=True):
         echo = await _echo(service, prompt) if wanted.echo else ""
-        answer = None
-        if not wanted.only_echo:
-            answer = await stack.enter_async_context(await service.submit(ask))
-        parts.append(_Part(index, ask, echo, answer))
+        for choice in ask.choices():
+            answer = None
+            if not wanted.only_echo:
+                answer = await stack.enter_async_context(await service.submit(choice))
+            scores = _scores(service, wanted)
+            parts.append(_Part(len(parts), choice, echo, answer, scores, wanted))
     return parts
+
+
+def _scores(service: ModelService, wanted: CompletionRequest) -> CompletionScores:
+    return CompletionScores(
+        service.tokenizer,
+        num_tops=wanted.sampling.logprobs or 0,
+        skip_special_tokens=wanted.sampling.skip_special_tokens,
+    )
 
 
 async def _echo(service: ModelService, prompt: Prompt) -> str:
@@ -117,11 +167,7 @@ async def _echo(service: ModelService, prompt: Prompt) -> str:
 async def _whole(
     head: CompletionHead, parts: Sequence[_Part], headers: dict[str, str]
 ) -> web.Response:
-    texts = await asyncio.gather(*(part.text() for part in parts))
-    choices: list[Mapping[str, Any]] = [
-        completion_choice(part.index, text, part.finish())
-        for part, text in zip(parts, texts, strict=True)
-    ]
+    choices = await asyncio.gather(*(part.whole() for part in parts))
     return web.json_response(head.completion(choices, _usage(parts)), headers=headers)
 
 
@@ -132,12 +178,8 @@ async def _stream(
     blank = {"usage": None} if wanted.streaming.include_usage else {}
 
     async def send_part(part: _Part) -> None:
-        if part.echo:
-            await events.send({**head.chunk(part.index, part.echo), **blank})
-        if part.answer is not None:
-            async for piece in part.answer.pieces():
-                await events.send({**head.chunk(part.index, piece), **blank})
-        await events.send({**head.chunk(part.index, "", part.finish()), **blank})
+        async for choice in part.chunks():
+            await events.send({**head.chunk(choice), **blank})
 
     async with events:
         await asyncio.gather(*map(send_part, parts))
@@ -147,7 +189,9 @@ async def _stream(
 
 
 def _usage(parts: Sequence[_Part]) -> dict[str, Any]:
-    if all(part.answer for part in parts):
-        return usage_of([part.answer for part in parts if part.answer])
-    prompt_tokens = sum(len(part.ask.prompt) for part in parts)
+    answers = [part.answer for part in parts if part.answer]
+    number = parts[0].ask.sampling.num_choices
+    if answers:
+        return usage_of(answers, num_choices=number)
+    prompt_tokens = sum(len(part.ask.prompt) for part in parts[::number])
     return usage_body(prompt_tokens=prompt_tokens, completion_tokens=0, cached_tokens=0)

@@ -34,12 +34,14 @@ def response_headers(request_id: str, ignored: Sequence[str]) -> dict[str, str]:
     return headers
 
 
-def usage_of(answers: Iterable[Answer]) -> dict[str, Any]:
+def usage_of(answers: Iterable[Answer], *, num_choices: int = 1) -> dict[str, Any]:
+    """Return the account of a request: of `num_choices` answers in a row, the prompt once."""
     answers = list(answers)
+    prompts = answers[::num_choices]
     return usage_body(
-        prompt_tokens=sum(answer.num_prompt_tokens for answer in answers),
+        prompt_tokens=sum(answer.num_prompt_tokens for answer in prompts),
         completion_tokens=sum(answer.num_output_tokens for answer in answers),
-        cached_tokens=sum(answer.num_cached_tokens for answer in answers),
+        cached_tokens=sum(answer.num_cached_tokens for answer in prompts),
     )
 
 

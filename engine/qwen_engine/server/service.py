@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from qwen_engine.async_engine import AsyncEngine
@@ -19,6 +19,7 @@ from qwen_engine.launch import Launched
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.protocol.sampling import Sampling
+from qwen_engine.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
 
@@ -31,6 +32,20 @@ class Ask:
     prompt: Sequence[int]
     sampling: Sampling
     param: str  # the request's field that the prompt came from
+
+    def choices(self) -> list[Ask]:
+        """Return what the engine is asked: one of these for each choice."""
+        number = self.sampling.num_choices
+        if number == 1:
+            return [self]
+        return [
+            replace(
+                self,
+                request_id=f"{self.request_id}-{index}",
+                sampling=self.sampling.for_choice(index),
+            )
+            for index in range(number)
+        ]
 
 
 class ModelService:
@@ -45,6 +60,10 @@ class ModelService:
         model_eos = launched.engine.model_config.eos_token_ids
         eos = self._tokenizer.eos_token_id
         self._extra_eos = frozenset({eos} - model_eos if eos is not None else ())
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen_engine.server.protocol.fields import Fields, describe
+from qwen_engine.server.protocol.logprobs import parse_chat_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
 from qwen_engine.server.protocol.unsupported import CHAT, refuse_unsupported
@@ -47,9 +48,13 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
     limit = fields.integer("max_completion_tokens", low=1)
     older_limit = fields.integer("max_tokens", low=1)
     sampling = parse_sampling(
-        fields, max_tokens=limit if limit is not None else older_limit, recommended=recommended
+        fields,
+        max_tokens=limit if limit is not None else older_limit,
+        recommended=recommended,
+        logprobs=parse_chat_logprobs(fields),
     )
     streaming = parse_streaming(fields)
+    prompt_logprobs = parse_prompt_logprobs(fields, stream=streaming.stream)
     continues = fields.boolean("continue_final_message")
     prompts = fields.boolean("add_generation_prompt", default=not continues)
     if continues and prompts:
@@ -60,7 +65,7 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
     return ChatRequest(
         model=model,
         messages=messages,
-        sampling=sampling,
+        sampling=replace(sampling, prompt_logprobs=prompt_logprobs),
         streaming=streaming,
         add_generation_prompt=prompts,
         continue_final_message=continues,
@@ -170,19 +175,13 @@ class ChatHead:
     model: str
 
     def completion(
-        self, text: str, finish: Mapping[str, Any], usage: Mapping[str, Any]
+        self, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the whole answer; `finish` has finish_reason and stop_reason."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, **finish}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": usage}
+        """Return the whole answer."""
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage}
 
-    def chunk(
-        self, delta: Mapping[str, Any], finish: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Return one piece of a streamed answer; the last one has `finish`."""
-        end = finish or {"finish_reason": None}
-        choice = {"index": 0, "delta": delta, "logprobs": None, **end}
+    def chunk(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """Return one piece of a streamed answer."""
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def usage_chunk(self, usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,3 +194,24 @@ class ChatHead:
             "created": self.created,
             "model": self.model,
         }
+
+
+def chat_choice(
+    index: int,
+    message: Mapping[str, Any],
+    logprobs: Mapping[str, Any] | None,
+    finish: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return one choice of a whole answer; `finish` has finish_reason and stop_reason."""
+    return {"index": index, "message": message, "logprobs": logprobs, **finish}
+
+
+def chat_delta(
+    index: int,
+    delta: Mapping[str, Any],
+    logprobs: Mapping[str, Any] | None = None,
+    finish: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return one choice of a chunk; the last one of each index has `finish`."""
+    end = finish or {"finish_reason": None}
+    return {"index": index, "delta": delta, "logprobs": logprobs, **end}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen_engine.server.protocol.fields import Fields, describe
+from qwen_engine.server.protocol.logprobs import parse_completion_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
 from qwen_engine.server.protocol.unsupported import COMPLETIONS, refuse_unsupported
@@ -23,13 +24,14 @@ class CompletionRequest:
     sampling: Sampling
     streaming: Streaming
     echo: bool
+    prompt_logprobs: int | None  # as asked for by that name; echo with logprobs needs them too
     add_special_tokens: bool
     ignored: tuple[str, ...]  # fields that were sent and have no effect
 
     @property
     def only_echo(self) -> bool:
-        """Nothing is to be generated: the prompt is wanted back and no more."""
-        return self.echo and self.sampling.max_tokens == 0
+        """Nothing is to be computed: the prompt is wanted back and no more."""
+        return self.sampling.max_tokens == 0 and self.sampling.prompt_logprobs is None
 
 
 def parse_completion(body: object, recommended: Mapping[str, float]) -> CompletionRequest:
@@ -44,16 +46,22 @@ def parse_completion(body: object, recommended: Mapping[str, float]) -> Completi
     echo = fields.boolean("echo")
     max_tokens = fields.integer("max_tokens", low=0 if echo else 1)
     limit = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
-    sampling = parse_sampling(fields, max_tokens=limit, recommended=recommended)
+    logprobs = parse_completion_logprobs(fields)
+    sampling = parse_sampling(fields, max_tokens=limit, recommended=recommended, logprobs=logprobs)
     streaming = parse_streaming(fields)
+    prompt_logprobs = parse_prompt_logprobs(fields, stream=streaming.stream)
+    needed = [prompt_logprobs, logprobs if echo else None]
     add_special_tokens = fields.boolean("add_special_tokens", default=True)
     refuse_unsupported(fields, COMPLETIONS)
     return CompletionRequest(
         model=model,
         prompts=prompts,
-        sampling=sampling,
+        sampling=replace(
+            sampling, prompt_logprobs=max((n for n in needed if n is not None), default=None)
+        ),
         streaming=streaming,
         echo=echo,
+        prompt_logprobs=prompt_logprobs,
         add_special_tokens=add_special_tokens,
         ignored=(*fields.ignored(), *streaming.ignored),
     )
@@ -98,15 +106,13 @@ class CompletionHead:
     model: str
 
     def completion(
-        self, choices: list[Mapping[str, Any]], usage: Mapping[str, Any]
+        self, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]
     ) -> dict[str, Any]:
         return {**self._head(), "choices": choices, "usage": usage}
 
-    def chunk(
-        self, index: int, text: str, finish: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Return one piece of a streamed answer; the last one of each index has `finish`."""
-        return {**self._head(), "choices": [completion_choice(index, text, finish)]}
+    def chunk(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """Return one piece of a streamed answer."""
+        return {**self._head(), "choices": [choice]}
 
     def usage_chunk(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         return {**self._head(), "choices": [], "usage": usage}
@@ -121,6 +127,11 @@ class CompletionHead:
 
 
 def completion_choice(
-    index: int, text: str, finish: Mapping[str, Any] | None = None
+    index: int,
+    text: str,
+    logprobs: Mapping[str, Any] | None = None,
+    finish: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, **(finish or {"finish_reason": None})}
+    """Return one choice of a body or chunk; the last one of each index has `finish`."""
+    end = finish or {"finish_reason": None}
+    return {"index": index, "text": text, "logprobs": logprobs, **end}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qwen_engine.sequence import SamplingParams
 from qwen_engine.server.protocol.fields import Fields, as_integer, describe
@@ -12,6 +13,10 @@ from qwen_engine.server.protocol.fields import Fields, as_integer, describe
 MAX_STOPS = 32
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
+MAX_CHOICES = 128  # OpenAI's bound of n
+MAX_BIASES = 1024
+MAX_BIAS = 100.0  # OpenAI's
+_TOKEN_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,16 @@ class Sampling:
     ignore_eos: bool
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    num_choices: int
+    logit_bias: tuple[tuple[int, float], ...]
+    logprobs: int | None
+    prompt_logprobs: int | None = None
+
+    def for_choice(self, index: int) -> Sampling:
+        """Return what the choice of that index samples with: seeds follow each other, as vLLM's
+        do (v1/engine/parallel_sampling.py), so that no two choices are the same by construction.
+        """
+        return self if self.seed is None else replace(self, seed=self.seed + index)
 
     def params(self, max_tokens: int, extra_eos: frozenset[int]) -> SamplingParams:
         """Return the engine's share of it; `extra_eos` ends the answer too, unless ignored."""
@@ -49,11 +64,18 @@ class Sampling:
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
 
 def parse_sampling(
-    fields: Fields, *, max_tokens: int | None, recommended: Mapping[str, float]
+    fields: Fields,
+    *,
+    max_tokens: int | None,
+    recommended: Mapping[str, float],
+    logprobs: int | None,
 ) -> Sampling:
     """Read the fields; what the request leaves out comes from the model's recommendation."""
     reader = _Reader(fields, recommended)
@@ -61,6 +83,8 @@ def parse_sampling(
     if max_tokens is not None and min_tokens > max_tokens:
         why = f"must be at most max_tokens ({max_tokens}), not {min_tokens}"
         raise fields.error("min_tokens", why)
+    # Of slow tokenizers only: ours are fast ones, which take spaces from the vocabulary alone.
+    fields.boolean("spaces_between_special_tokens", default=True)
     return Sampling(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -77,6 +101,9 @@ def parse_sampling(
         ignore_eos=fields.boolean("ignore_eos"),
         include_stop_str_in_output=fields.boolean("include_stop_str_in_output"),
         skip_special_tokens=fields.boolean("skip_special_tokens", default=True),
+        num_choices=_parse_num_choices(fields),
+        logit_bias=_parse_logit_bias(fields),
+        logprobs=logprobs,
     )
 
 
@@ -108,6 +135,26 @@ def _parse_repetition_penalty(reader: _Reader, fields: Fields) -> float:
     if penalty == 0:
         raise fields.error("repetition_penalty", "must be above 0")
     return penalty
+
+
+def _parse_num_choices(fields: Fields) -> int:
+    wanted = fields.integer("n", low=1, high=MAX_CHOICES) or 1
+    best_of = fields.integer("best_of", low=1)
+    if best_of not in (None, wanted):
+        raise fields.error("best_of", f"is not supported by this version unless it is n ({wanted})")
+    return wanted
+
+
+def _parse_logit_bias(fields: Fields) -> tuple[tuple[int, float], ...]:
+    given = fields.object("logit_bias") or {}
+    if len(given) > MAX_BIASES:
+        raise fields.error("logit_bias", f"may have at most {MAX_BIASES} ids, not {len(given)}")
+    for key in given:
+        if not _TOKEN_ID.fullmatch(key):
+            raise fields.error("logit_bias", f"must have token ids as keys, not {describe(key)}")
+    values = Fields(given, "logit_bias")
+    found = ((int(key), values.number(key, low=-MAX_BIAS, high=MAX_BIAS)) for key in given)
+    return tuple((token_id, bias) for token_id, bias in found if bias)
 
 
 def _parse_stop(fields: Fields) -> tuple[str, ...]:

@@ -16,10 +16,6 @@ _NOTHING: tuple[Any, ...] = (None, [], {}, "", False, 0)
 
 # The field, and the values that ask for nothing.
 COMMON: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
-    "best_of": (None, 1),
-    "logit_bias": _NOTHING,
-    "prompt_logprobs": (None, False),
     "use_beam_search": _NOTHING,
     "length_penalty": (None, 1),
     "bad_words": _NOTHING,
@@ -40,8 +36,6 @@ COMMON: dict[str, tuple[Any, ...]] = {
 }
 CHAT: dict[str, tuple[Any, ...]] = {
     **COMMON,
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
     "tools": _NOTHING,
     "tool_choice": (None, "none", "auto"),
     "functions": _NOTHING,
@@ -57,7 +51,6 @@ CHAT: dict[str, tuple[Any, ...]] = {
 }
 COMPLETIONS: dict[str, tuple[Any, ...]] = {
     **COMMON,
-    "logprobs": (None, False),
     "suffix": _NOTHING,
     "prompt_embeds": (None,),
 }

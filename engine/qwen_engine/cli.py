@@ -133,6 +133,13 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         help="largest request body (default: 32)",
     )
     add(
+        "--reasoning-parser",
+        choices=("auto", "qwen3", "none"),
+        default="auto",
+        help="how thinking is told from the answer: auto takes qwen3's tags if the chat template "
+        "knows them; none leaves them in the text (default: auto)",
+    )
+    add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
@@ -154,6 +161,7 @@ def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSet
         max_queue=arguments.max_queue,
         shutdown_timeout_seconds=arguments.shutdown_timeout,
         max_body_bytes=arguments.max_body_mib * MIB,
+        reasoning_parser=arguments.reasoning_parser,
     )
 
 

@@ -31,7 +31,7 @@ NOT_YET = frozenset({
     "long-prefill-token-threshold", "lora-modules", "max-log-len", "max-logprobs",
     "max-lora-rank", "max-loras", "max-num-partial-prefills", "mm-processor-kwargs",
     "no-enable-chunked-prefill", "otlp-traces-endpoint", "override-generation-config",
-    "quantization", "reasoning-parser", "response-role", "return-tokens-as-token-ids",
+    "quantization", "response-role", "return-tokens-as-token-ids",
     "root-path", "rope-scaling", "rope-theta", "runner", "scheduling-policy",
     "speculative-config", "ssl-certfile", "ssl-keyfile", "structured-outputs-config", "task",
     "tokenizer", "tokenizer-mode", "tokenizer-revision", "tool-call-parser", "tool-parser-plugin",

@@ -41,6 +41,11 @@ class Tokenizer:
         self.longest_token_chars = max(map(len, vocabulary), default=1)
         self.eos_token_id: int | None = hf_tokenizer.eos_token_id
 
+    @property
+    def chat_template(self) -> str:
+        """The text of the template that `render_chat` uses; empty if there is none."""
+        return str(self._chat_template or self._hf.chat_template or "")
+
     @classmethod
     def from_folder(cls, path: Path, *, chat_template: str | None = None) -> Self:
         """Read the tokenizer of a model folder.
@@ -118,7 +123,7 @@ class Tokenizer:
         """
         from jinja2 import TemplateError
 
-        if not (self._chat_template or self._hf.chat_template):
+        if not self.chat_template:
             raise ChatTemplateError(
                 "this model has no chat template: use /v1/completions, or start the server with "
                 "--chat-template FILE",

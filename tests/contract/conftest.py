@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from tests.contract.server_process import ServerProcess
+from tests.models.memorised import build_memorised
 from tests.models.tiny import build_tiny
 
 NAME = "tiny"
@@ -37,6 +38,26 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     )  # fmt: skip
     yield process.wait_ready()
     process.stop()
+
+
+@pytest.fixture(scope="package")
+def memorised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A tiny Qwen3 with the real tokenizer and template, that knows its dialogues by heart."""
+    process = ServerProcess(
+        tmp_path_factory.mktemp("memorised") / "log", str(build_memorised()),
+        "--served-model-name", NAME, "--device", "cpu", "--dtype", "float32",
+        "--max-model-len", "2048", "--max-num-seqs", "8", "--num-gpu-blocks-override", "256",
+        "--block-size", "16",
+    )  # fmt: skip
+    yield process.wait_ready()
+    process.stop()
+
+
+@pytest.fixture
+def talker(memorised: ServerProcess) -> Iterator[openai.OpenAI]:
+    """The client of the memorised model."""
+    with openai.OpenAI(base_url=f"{memorised.url}/v1", api_key="none", max_retries=0) as it:
+        yield it
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.contract.conftest import API_KEY
 from tests.contract.server_process import ServerProcess
+from tests.models.dialogues import FRANCE, FRANCE_THINKING
 
 pytestmark = pytest.mark.browser
 
@@ -84,6 +85,26 @@ def test_an_answer_is_streamed_with_its_rate_and_nothing_hangs_over_the_edge(
     page.keyboard.press("Alt+n")
     expect(page.get_by_role("heading", name="What would you like to know?")).to_be_visible()
     expect(page.locator(".turn")).to_have_count(0)
+
+
+def test_thinking_is_folded_away_from_the_answer_and_not_sent_back(
+    page: Page, memorised: ServerProcess
+) -> None:
+    open_page(page, memorised)
+    set_longest(page, 100)
+    ask(page, "Capital of France?")
+    turn = page.locator(".turn.assistant").last
+    expect(turn.locator(".facts")).to_contain_text("tokens")
+    expect(turn.locator(".text")).to_have_text(FRANCE)
+    thinking = turn.locator(".thinking div")
+    expect(thinking).to_be_hidden()
+    turn.get_by_text("Thinking").click()
+    expect(thinking).to_be_visible()
+    expect(thinking).to_have_text(FRANCE_THINKING)
+    with page.expect_request("**/v1/chat/completions") as sent:
+        ask(page, "And?")
+    turns = sent.value.post_data_json["messages"]
+    assert [each["content"] for each in turns] == ["Capital of France?", FRANCE, "And?"]
 
 
 def test_escape_stops_an_answer_and_its_blocks_become_free(

@@ -1,8 +1,8 @@
-"""Models to test with that need no hub: one real chat model and tiny random ones.
+"""Models to test with that need no hub: one real chat model and tiny ones.
 
 `smollm2` converts SmolLM2-135M-Instruct from a PyPI package; `tiny` makes random-weight shapes
-on the fly. Both put their folders under `cache_dir()` and return the path. README.md has the
-command line.
+on the fly; `memorised` trains a model that knows `dialogues` by heart. All put their folders under
+`cache_dir()` and return the path. README.md has the command line.
 """
 
 from __future__ import annotations

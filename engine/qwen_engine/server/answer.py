@@ -1,4 +1,5 @@
-"""One answer as text: the engine's tokens, detokenised, up to the first stop string.
+"""One answer as text: the engine's tokens, detokenised, the thinking apart, up to the first stop
+string. Stop strings are sought in the answer only: a word in the thinking does not end it.
 
 Used by both completion routes, streamed or not, which is why both give the same text. Knows no
 HTTP.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from qwen_engine.async_engine import Generation
 from qwen_engine.detokenizer import Detokenizer, StopMatcher
+from qwen_engine.parsing.reasoning import ReasoningParser, Split
 from qwen_engine.sequence import TokenLogprobs
 from qwen_engine.server.protocol.sampling import Sampling
 
@@ -25,6 +27,7 @@ class Piece:
     """New text, and the logprobs of the tokens since the piece before, if they were asked for."""
 
     text: str
+    reasoning: str
     logprobs: Sequence[TokenLogprobs]
 
 
@@ -38,10 +41,12 @@ class Answer:
         sampling: Sampling,
         *,
         num_prompt_tokens: int,
+        reasoning: ReasoningParser | None = None,
     ) -> None:
         self._generation = generation
         self._detokenizer = detokenizer
         self._sampling = sampling
+        self._reasoning = reasoning
         self._matcher = StopMatcher(
             sampling.stop, include_match=sampling.include_stop_str_in_output
         )
@@ -50,6 +55,7 @@ class Answer:
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
         self.num_output_tokens = 0
+        self.num_reasoning_tokens: int | None = None if reasoning is None else 0
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None  # the stop string or token that was met
         self.seconds_to_first_token: float | None = None
@@ -88,16 +94,18 @@ class Answer:
             output = await self._next_output()
             if self.seconds_to_first_token is None:
                 self.seconds_to_first_token = self.seconds
-            text = self._take(output)
-            if text or (self._logprobs and self.finish_reason is not None):
+            new = self._take(output)
+            has_text = bool(new.content or new.reasoning)
+            if has_text or (self._logprobs and self.finish_reason is not None):
                 logprobs, self._logprobs = self._logprobs, []
-                yield Piece(text, logprobs)
+                yield Piece(new.content, new.reasoning, logprobs)
 
     async def whole(self) -> Piece:
         """Return the whole answer as one piece."""
         pieces = [piece async for piece in self.pieces()]
         logprobs = [entry for piece in pieces for entry in piece.logprobs]
-        return Piece("".join(piece.text for piece in pieces), logprobs)
+        text = "".join(piece.text for piece in pieces)
+        return Piece(text, "".join(piece.reasoning for piece in pieces), logprobs)
 
     async def _next_output(self) -> StepOutput:
         if self._first is None:
@@ -105,7 +113,7 @@ class Answer:
         output, self._first = self._first, None
         return output
 
-    def _take(self, output: StepOutput) -> str:
+    def _take(self, output: StepOutput) -> Split:
         self.num_cached_tokens = output.num_cached_tokens
         # One token at a time, so that a stop string ends the answer at the same token however
         # the engine's steps were merged.
@@ -115,12 +123,21 @@ class Answer:
             self._logprobs += output.logprobs[place - 1 : place]
             is_end = place == len(output.token_ids) and output.finish_reason == "stop"
             if not (is_end and self._hides_end(token_id)):
-                shown.append(self._match(self._detokenizer.feed((token_id,))))
+                shown.append(self._split(self._detokenizer.feed((token_id,))))
             if self._matcher.matched is not None:
-                return "".join(shown)
+                return _join(shown)
         if output.finish_reason is not None:
             shown.append(self._end(output.finish_reason))
-        return "".join(shown)
+        return _join(shown)
+
+    def _split(self, text: str) -> Split:
+        """Take the thinking out of new text, and look for stop strings in the rest."""
+        if self._reasoning is None:
+            return Split(content=self._match(text))
+        if self._reasoning.is_thinking:
+            self.num_reasoning_tokens = (self.num_reasoning_tokens or 0) + 1
+        new = self._reasoning.feed(text)
+        return Split(new.reasoning, self._match(new.content))
 
     def _hides_end(self, token_id: int) -> bool:
         """The token that ended the answer is not part of its text, unless that was asked for."""
@@ -137,8 +154,16 @@ class Answer:
             self._generation.close("stop")
         return shown
 
-    def _end(self, reason: str) -> str:
+    def _end(self, reason: str) -> Split:
         """Release all that was held back; it may still complete a stop string."""
         self.finish_reason = reason
-        shown = self._match(self._detokenizer.flush())
-        return shown + self._matcher.flush()
+        last = self._split(self._detokenizer.flush())
+        rest = Split() if self._reasoning is None else self._reasoning.flush()
+        shown = self._match(rest.content) + self._matcher.flush()
+        return Split(last.reasoning + rest.reasoning, last.content + shown)
+
+
+def _join(splits: Sequence[Split]) -> Split:
+    if len(splits) == 1:
+        return splits[0]
+    return Split("".join(s.reasoning for s in splits), "".join(s.content for s in splits))

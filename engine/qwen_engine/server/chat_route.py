@@ -11,8 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from qwen_engine.errors import RequestError
+from qwen_engine.parsing.reasoning import message_opens_thinking, prompt_opens_thinking
 from qwen_engine.sequence import TokenLogprobs
-from qwen_engine.server.answer import Answer
+from qwen_engine.server.answer import Answer, Piece
 from qwen_engine.server.exchange import finished, new_request_id, response_headers, usage_of
 from qwen_engine.server.failures import read_json
 from qwen_engine.server.protocol.chat import (
@@ -41,7 +42,9 @@ class _Choice:
     async def whole(self) -> dict[str, Any]:
         """Return the complete choice."""
         piece = await self.answer.whole()
-        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+        if self.ask.is_thinking is not None:
+            message["reasoning_content"] = piece.reasoning or None
         logprobs = self._logprobs(piece.logprobs)
         return chat_choice(self.index, message, logprobs, self.answer.finish())
 
@@ -50,7 +53,7 @@ class _Choice:
         yield chat_delta(self.index, {"role": "assistant", "content": ""})
         async for piece in self.answer.pieces():
             logprobs = self._logprobs(piece.logprobs)
-            yield chat_delta(self.index, {"content": piece.text}, logprobs)
+            yield chat_delta(self.index, _delta(piece), logprobs)
         yield chat_delta(self.index, {}, None, self.answer.finish())
 
     async def scored_prompt(self) -> list[Scored]:
@@ -60,6 +63,12 @@ class _Choice:
         if self.ask.sampling.logprobs is None:
             return None
         return chat_body(self.tokenizer, entries)
+
+
+def _delta(piece: Piece) -> dict[str, Any]:
+    if not piece.reasoning:
+        return {"content": piece.text}
+    return {"reasoning_content": piece.reasoning, **({"content": piece.text} if piece.text else {})}
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
@@ -89,13 +98,25 @@ def _refuse_too_many(chat: ChatRequest, limit: int) -> None:
 
 
 async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
-    prompt = await service.encode_chat(
+    text = await service.render_chat(
         chat.messages,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.continue_final_message,
         variables=chat.template_variables,
     )
-    return Ask(new_request_id("chatcmpl"), prompt, chat.sampling, "messages")
+    return Ask(
+        new_request_id("chatcmpl"),
+        await service.encode_rendered(text),
+        chat.sampling,
+        "messages",
+        is_thinking=_begins_thinking(chat, text) if service.knows_thinking else None,
+    )
+
+
+def _begins_thinking(chat: ChatRequest, prompt: str) -> bool:
+    if chat.continue_final_message:
+        return message_opens_thinking(chat.messages[-1]["content"])
+    return prompt_opens_thinking(prompt)
 
 
 async def _submit(service: ModelService, ask: Ask, stack: AsyncExitStack) -> list[_Choice]:

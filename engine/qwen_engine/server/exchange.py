@@ -42,7 +42,13 @@ def usage_of(answers: Iterable[Answer], *, num_choices: int = 1) -> dict[str, An
         prompt_tokens=sum(answer.num_prompt_tokens for answer in prompts),
         completion_tokens=sum(answer.num_output_tokens for answer in answers),
         cached_tokens=sum(answer.num_cached_tokens for answer in prompts),
+        reasoning_tokens=_sum_known(answer.num_reasoning_tokens for answer in answers),
     )
+
+
+def _sum_known(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def finished(request: web.Request, request_id: str, answers: Sequence[Answer]) -> None:

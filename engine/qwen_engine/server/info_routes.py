@@ -123,11 +123,12 @@ async def tokenize(request: web.Request) -> web.Response:
     wanted = parse_tokenize(await read_json(request))
     service.check_name(wanted.model)
     if wanted.prompt is None:
-        ids = await service.encode_chat(
+        text = await service.render_chat(
             wanted.messages,
             add_generation_prompt=wanted.add_generation_prompt,
             variables=wanted.template_variables,
         )
+        ids = await service.encode_rendered(text)
     else:
         special = wanted.add_special_tokens
         ids = await service.encode(wanted.prompt, add_special_tokens=special, param="prompt")

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.errors import PromptTooLongError, RequestError, UnknownModelError
 from qwen_engine.launch import Launched
+from qwen_engine.parsing.reasoning import ReasoningParser, knows_thinking
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.protocol.sampling import Sampling
+from qwen_engine.server.settings import ReasoningFormat
 from qwen_engine.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -32,6 +34,8 @@ class Ask:
     prompt: Sequence[int]
     sampling: Sampling
     param: str  # the request's field that the prompt came from
+    # Whether the answer begins inside the thinking; None: none is to be taken out of it.
+    is_thinking: bool | None = None
 
     def choices(self) -> list[Ask]:
         """Return what the engine is asked: one of these for each choice."""
@@ -51,7 +55,9 @@ class Ask:
 class ModelService:
     """Every method belongs to the event loop's thread."""
 
-    def __init__(self, launched: Launched, engine: AsyncEngine) -> None:
+    def __init__(
+        self, launched: Launched, engine: AsyncEngine, *, reasoning_parser: ReasoningFormat = "auto"
+    ) -> None:
         self.launched = launched
         self.created = int(time.time())
         self._engine = engine
@@ -59,6 +65,9 @@ class ModelService:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
         model_eos = launched.engine.model_config.eos_token_ids
         eos = self._tokenizer.eos_token_id
+        self.knows_thinking = reasoning_parser == "qwen3" or (
+            reasoning_parser == "auto" and knows_thinking(self._tokenizer.chat_template)
+        )
         self._extra_eos = frozenset({eos} - model_eos if eos is not None else ())
 
     @property
@@ -114,9 +123,12 @@ class ModelService:
             raise RequestError(f"{param} is empty: at least one token is needed", param=param)
         return ids
 
-    async def encode_chat(self, messages: Sequence[dict[str, Any]], **settings: Any) -> list[int]:
-        """Render messages with the model's template and tokenise the result."""
-        text = await self._in_thread(lambda: self._tokenizer.render_chat(messages, **settings))
+    async def render_chat(self, messages: Sequence[dict[str, Any]], **settings: Any) -> str:
+        """Return the prompt that the model's template makes of messages."""
+        return await self._in_thread(lambda: self._tokenizer.render_chat(messages, **settings))
+
+    async def encode_rendered(self, text: str) -> list[int]:
+        """Tokenise what `render_chat` returned."""
         return await self.encode(text, add_special_tokens=False, param="messages")
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
@@ -152,7 +164,15 @@ class ModelService:
         detokenizer = self._tokenizer.detokenizer(
             ask.prompt, skip_special_tokens=ask.sampling.skip_special_tokens
         )
-        return Answer(generation, detokenizer, ask.sampling, num_prompt_tokens=len(ask.prompt))
+        return Answer(
+            generation,
+            detokenizer,
+            ask.sampling,
+            num_prompt_tokens=len(ask.prompt),
+            reasoning=None
+            if ask.is_thinking is None
+            else ReasoningParser(is_thinking=ask.is_thinking),
+        )
 
     def check_fits(self, ask: Ask) -> None:
         """Raise PromptTooLongError, as `submit` would, without submitting."""

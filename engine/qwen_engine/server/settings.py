@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from qwen_engine.options import EngineOptions
 
 MIB = 2**20
+
+ReasoningFormat = Literal["auto", "qwen3", "none"]  # auto: if the chat template knows the tags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +21,4 @@ class ServerSettings:
     max_queue: int = 256  # requests that may wait beyond max_num_seqs
     shutdown_timeout_seconds: float = 30.0  # for running answers after SIGTERM
     max_body_bytes: int = 32 * MIB
+    reasoning_parser: ReasoningFormat = "auto"

@@ -107,6 +107,8 @@ def _parse_message(fields: Fields) -> dict[str, Any]:
     for name in _PASSED_ON:
         if (value := fields.string(name)) is not None:
             message[name] = value
+    if (thinking := fields.string("reasoning")) is not None:  # vLLM's newer name
+        message.setdefault("reasoning_content", thinking)
     return message
 
 

@@ -147,10 +147,13 @@ async function write(answer, conversation) {
     const choice = event.choices[0];
     usage = event.usage ?? usage;
     finish = choice?.finish_reason ?? finish;
-    if (choice?.delta?.content) {
-      last = performance.now();
-      first ||= last;
-      answer.written += choice.delta.content;
+    const { content, reasoning_content: thought } = choice?.delta ?? {};
+    if (!content && !thought) continue;
+    last = performance.now();
+    first ||= last;
+    if (thought) think(answer, thought);
+    if (content) {
+      answer.written += content;
       draw(answer);
     }
   }
@@ -204,6 +207,21 @@ function addTurn(role) {
   node.append(text);
   thread.append(node);
   return { node, text, written: "", isDrawn: true, note: (words) => note(node, words) };
+}
+
+/** Show thinking apart from the answer, folded: whoever wants to read it can. */
+function think(answer, words) {
+  const follow = isAtEnd();
+  if (!answer.thinking) {
+    answer.thinking = document.createElement("details");
+    answer.thinking.className = "thinking";
+    const title = document.createElement("summary");
+    title.textContent = "Thinking";
+    answer.thinking.append(title, document.createElement("div"));
+    answer.text.before(answer.thinking);
+  }
+  answer.thinking.lastChild.append(words);
+  scroll(follow);
 }
 
 /** Draw an answer's text once per frame, however many tokens came in it. */

@@ -140,6 +140,19 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         "knows them; none leaves them in the text (default: auto)",
     )
     add(
+        "--tool-call-parser",
+        choices=("auto", "hermes", "none"),
+        default="auto",
+        help="how calls of tools are told from text: auto takes hermes, which is Qwen3's, if the "
+        "chat template knows it; none refuses tools (default: auto)",
+    )
+    add(
+        "--enable-auto-tool-choice",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="let the model choose whether to call a tool (default: on)",
+    )
+    add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
@@ -162,6 +175,8 @@ def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSet
         shutdown_timeout_seconds=arguments.shutdown_timeout,
         max_body_bytes=arguments.max_body_mib * MIB,
         reasoning_parser=arguments.reasoning_parser,
+        tool_call_parser=arguments.tool_call_parser,
+        enable_auto_tool_choice=arguments.enable_auto_tool_choice,
     )
 
 

@@ -24,7 +24,7 @@ NOT_YET = frozenset({
     "attention-backend", "block-manager-version", "chat-template-content-format",
     "compilation-config", "config", "config-format", "cpu-offload-gb", "data-parallel-size",
     "disable-log-requests", "disable-log-stats", "distributed-executor-backend",
-    "enable-auto-tool-choice", "enable-expert-parallel", "enable-log-requests", "enable-lora",
+    "enable-expert-parallel", "enable-log-requests", "enable-lora",
     "enable-reasoning", "enable-sleep-mode", "guided-decoding-backend", "headless",
     "hf-config-path", "hf-overrides", "kv-cache-memory-bytes", "kv-offloading-size",
     "kv-transfer-config", "limit-mm-per-prompt", "load-format", "logits-processors",
@@ -34,7 +34,7 @@ NOT_YET = frozenset({
     "quantization", "response-role", "return-tokens-as-token-ids",
     "root-path", "rope-scaling", "rope-theta", "runner", "scheduling-policy",
     "speculative-config", "ssl-certfile", "ssl-keyfile", "structured-outputs-config", "task",
-    "tokenizer", "tokenizer-mode", "tokenizer-revision", "tool-call-parser", "tool-parser-plugin",
+    "tokenizer", "tokenizer-mode", "tokenizer-revision", "tool-parser-plugin",
     "uvicorn-log-level",
 })  # fmt: skip
 

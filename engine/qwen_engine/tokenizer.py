@@ -115,6 +115,7 @@ class Tokenizer:
         continue_final_message: bool = False,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Render messages with the model's chat template (in transformers' jinja sandbox).
 
@@ -133,6 +134,7 @@ class Tokenizer:
             rendered: str = self._hf.apply_chat_template(
                 [dict(message) for message in messages],
                 chat_template=self._chat_template,
+                tools=[dict(tool) for tool in tools] or None,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,

@@ -78,7 +78,7 @@ def test_json_that_is_no_object(server: ServerProcess, body: Any) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"n": 100}, "n"),
         ({"logit_bias": {"400": 1}}, "logit_bias"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )

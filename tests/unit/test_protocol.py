@@ -78,7 +78,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"prompt_logprobs": 21}, "prompt_logprobs"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
-    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"logit_bias": {"five": 1}}, "logit_bias"),

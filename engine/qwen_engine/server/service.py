@@ -17,10 +17,11 @@ from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.errors import PromptTooLongError, RequestError, UnknownModelError
 from qwen_engine.launch import Launched
 from qwen_engine.parsing.reasoning import ReasoningParser, knows_thinking
+from qwen_engine.parsing.tool_calls import knows_tools
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.protocol.sampling import Sampling
-from qwen_engine.server.settings import ReasoningFormat
+from qwen_engine.server.settings import ServerSettings
 from qwen_engine.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -55,9 +56,7 @@ class Ask:
 class ModelService:
     """Every method belongs to the event loop's thread."""
 
-    def __init__(
-        self, launched: Launched, engine: AsyncEngine, *, reasoning_parser: ReasoningFormat = "auto"
-    ) -> None:
+    def __init__(self, launched: Launched, engine: AsyncEngine, settings: ServerSettings) -> None:
         self.launched = launched
         self.created = int(time.time())
         self._engine = engine
@@ -65,9 +64,14 @@ class ModelService:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
         model_eos = launched.engine.model_config.eos_token_ids
         eos = self._tokenizer.eos_token_id
-        self.knows_thinking = reasoning_parser == "qwen3" or (
-            reasoning_parser == "auto" and knows_thinking(self._tokenizer.chat_template)
+        template = self._tokenizer.chat_template
+        self.knows_thinking = settings.reasoning_parser == "qwen3" or (
+            settings.reasoning_parser == "auto" and knows_thinking(template)
         )
+        self._knows_tools = settings.tool_call_parser == "hermes" or (
+            settings.tool_call_parser == "auto" and knows_tools(template)
+        )
+        self._may_choose_tools = settings.enable_auto_tool_choice
         self._extra_eos = frozenset({eos} - model_eos if eos is not None else ())
 
     @property
@@ -122,6 +126,15 @@ class ModelService:
         if not ids:
             raise RequestError(f"{param} is empty: at least one token is needed", param=param)
         return ids
+
+    def require_tools(self) -> None:
+        """Raise RequestError unless the model can be given tools here."""
+        if not self._knows_tools:
+            why = "this model's chat template knows no tools (or --tool-call-parser is none)"
+            raise RequestError(f"tools cannot be called: {why}", param="tools")
+        if not self._may_choose_tools:
+            why = 'this server has --no-enable-auto-tool-choice: send tool_choice "none"'
+            raise RequestError(f"tools cannot be called: {why}", param="tool_choice")
 
     async def render_chat(self, messages: Sequence[dict[str, Any]], **settings: Any) -> str:
         """Return the prompt that the model's template makes of messages."""

@@ -9,6 +9,7 @@ from qwen_engine.options import EngineOptions
 
 MIB = 2**20
 
+ToolFormat = Literal["auto", "hermes", "none"]  # auto: if the chat template knows the tags
 ReasoningFormat = Literal["auto", "qwen3", "none"]  # auto: if the chat template knows the tags
 
 
@@ -22,3 +23,5 @@ class ServerSettings:
     shutdown_timeout_seconds: float = 30.0  # for running answers after SIGTERM
     max_body_bytes: int = 32 * MIB
     reasoning_parser: ReasoningFormat = "auto"
+    tool_call_parser: ToolFormat = "auto"
+    enable_auto_tool_choice: bool = True

@@ -58,9 +58,7 @@ class ServerState:
         launched = await self.engine.start(
             lambda: self._launcher(self.settings.engine, self._report)
         )
-        self.service = ModelService(
-            launched, self.engine, reasoning_parser=self.settings.reasoning_parser
-        )
+        self.service = ModelService(launched, self.engine, self.settings)
         self.progress = Progress("ready", self.progress.bytes_done, self.progress.bytes_total)
         self.engine.accept(
             max_running=launched.config.max_num_seqs, max_queue=self.settings.max_queue

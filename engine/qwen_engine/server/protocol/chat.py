@@ -11,6 +11,7 @@ from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.logprobs import parse_chat_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
+from qwen_engine.server.protocol.tools import ToolUse, parse_tools
 from qwen_engine.server.protocol.unsupported import CHAT, refuse_unsupported
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -33,6 +34,7 @@ class ChatRequest:
     add_generation_prompt: bool
     continue_final_message: bool
     template_variables: Mapping[str, Any]
+    tool_use: ToolUse
     ignored: tuple[str, ...]  # fields that were sent and have no effect
 
 
@@ -60,6 +62,7 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
     if continues and prompts:
         why = "cannot be true together with add_generation_prompt"
         raise fields.error("continue_final_message", why)
+    tool_use = parse_tools(fields)
     refuse_unsupported(fields, CHAT)
     variables = parse_template_variables(fields)
     return ChatRequest(
@@ -70,6 +73,7 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
         add_generation_prompt=prompts,
         continue_final_message=continues,
         template_variables=variables,
+        tool_use=tool_use,
         ignored=(*fields.ignored(), *streaming.ignored),
     )
 

@@ -36,8 +36,6 @@ COMMON: dict[str, tuple[Any, ...]] = {
 }
 CHAT: dict[str, tuple[Any, ...]] = {
     **COMMON,
-    "tools": _NOTHING,
-    "tool_choice": (None, "none", "auto"),
     "functions": _NOTHING,
     "function_call": (None, "none", "auto"),
     "documents": _NOTHING,

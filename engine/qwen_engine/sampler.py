@@ -1,8 +1,9 @@
 """Logits to token ids, for a whole batch at once.
 
 Called by `worker` at the end of a step. Order and meaning follow vLLM's v1/sample/sampler.py:
-logprobs are those of the raw logits; then biases are added, stops that come too early masked, then
-penalties, then (unless greedy) temperature, min_p, top_k, top_p. Knows no model.
+logprobs are those of the raw logits; then biases are added, stops that come too early and what a
+constraint forbids are masked, then penalties, then (unless greedy) temperature, min_p, top_k,
+top_p. Knows no model.
 
 Each row consumes one uniform number and inverts the cumulated probabilities with it. So a
 seeded request depends on its seed and its position only: not on its neighbours, nor on having
@@ -58,6 +59,7 @@ class Sampler:
         params = [sequence.params for sequence in sequences]
         logits = self._add_biases(logits, params)
         logits = self._mask_early_stops(logits, sequences)
+        logits = self._mask_forbidden(logits, params)
         logits = self._penalise(logits, sequences)
         drawn = [row for row, of_row in enumerate(params) if not of_row.is_greedy]
         if len(drawn) < len(params):
@@ -70,6 +72,9 @@ class Sampler:
             chosen = self._draw(logits.index_select(0, rows), [params[r] for r in drawn], uniforms)
             token_ids.index_copy_(0, rows, chosen)
         ids: list[int] = token_ids.tolist()
+        for of_row, token_id in zip(params, ids, strict=True):
+            if of_row.constraint is not None:
+                of_row.constraint.accept(token_id)
         return ids
 
     def _add_biases(self, logits: torch.Tensor, params: Rows[SamplingParams]) -> torch.Tensor:
@@ -85,13 +90,31 @@ class Sampler:
         rows: list[int] = []
         columns: list[int] = []
         for row, sequence in enumerate(sequences):
-            if sequence.num_output_tokens < sequence.params.min_tokens:
-                stops = self._eos_token_ids | sequence.params.stop_token_ids
+            params = sequence.params
+            if sequence.num_output_tokens < params.min_tokens and params.constraint is None:
+                stops = self._eos_token_ids | params.stop_token_ids
                 columns += sorted(stop for stop in stops if stop < logits.shape[1])
                 rows += [row] * (len(columns) - len(rows))
         if rows:
             logits[self._tensor(rows), self._tensor(columns)] = -torch.inf
         return logits
+
+    def _mask_forbidden(self, logits: torch.Tensor, params: Rows[SamplingParams]) -> torch.Tensor:
+        rows, masks = [], []
+        for row, of_row in enumerate(params):
+            mask = None if of_row.constraint is None else of_row.constraint.allowed()
+            if mask is not None:
+                rows.append(row)
+                masks.append(torch.frombuffer(bytearray(mask), dtype=torch.uint8))
+        if not rows:
+            return logits
+        # Packed until they are on the device: 19 KB a row for 151,936 tokens.
+        packed = torch.stack(masks).to(self._device)
+        places = torch.arange(8, dtype=torch.uint8, device=self._device)
+        is_allowed = (packed.unsqueeze(-1) >> places & 1).flatten(1)[:, : logits.shape[1]].bool()
+        where = self._tensor(rows)
+        kept = logits.index_select(0, where).masked_fill_(~is_allowed, -torch.inf)
+        return logits.index_copy_(0, where, kept)
 
     def _penalise(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         rows = [row for row, sequence in enumerate(sequences) if sequence.params.has_penalties]

@@ -11,11 +11,21 @@ import math
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Literal
+from typing import Literal, Protocol
 
 from qwen_engine.errors import InvalidRequestError
 
 FinishReason = Literal["stop", "length"]
+
+
+class Constraint(Protocol):
+    """What an answer may go on with. Has the state of one answer: no two may share it."""
+
+    def allowed(self) -> bytes | None:
+        """Return a bit for each token, the least significant first; None if all may come."""
+
+    def accept(self, token_id: int) -> None:
+        """Take the token that was chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
     logprobs: int | None = None  # of each new token, and of so many of the likeliest beside it
     prompt_logprobs: int | None = None  # the same of the prompt's tokens, all but the first
+    constraint: Constraint | None = None  # says itself when the answer may end: min_tokens is void
 
     def __post_init__(self) -> None:
         # Without a token to make, a request is one for the logprobs of its prompt.

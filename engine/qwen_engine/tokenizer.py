@@ -90,6 +90,15 @@ class Tokenizer:
         """Return each id's entry in the vocabulary; empty for ids that have none."""
         return [self._fast.id_to_token(token_id) or "" for token_id in token_ids]
 
+    def added_token_id(self, text: str) -> int | None:
+        """Return the id of a token that was added to the vocabulary whole, such as `<think>`."""
+        return next((token_id for token_id, (own, _) in self._added.items() if own == text), None)
+
+    def to_json(self) -> str:
+        """Return the tokenizer as the text of a tokenizer.json."""
+        text: str = self._fast.to_str()
+        return text
+
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool = False) -> bytes:
         """Return what one token stands for; a part of a character in byte-level vocabularies."""
         if self._is_byte_level:

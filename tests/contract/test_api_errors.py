@@ -79,7 +79,8 @@ def test_json_that_is_no_object(server: ServerProcess, body: Any) -> None:
         ({"n": 100}, "n"),
         ({"logit_bias": {"400": 1}}, "logit_bias"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"guided_regex": "(["}, "guided_regex"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

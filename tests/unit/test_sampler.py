@@ -249,3 +249,39 @@ def test_logprobs_are_of_the_raw_logits_and_only_for_who_asked() -> None:
     assert found.logprob == pytest.approx(raw[3].item(), abs=1e-5)
     assert found.rank == (raw > raw[3]).sum().item() + 1
     assert [token for token, _ in found.top] == raw.topk(2).indices.tolist()
+
+
+class OnlyTokens:
+    """A constraint that allows some tokens, and notes what was chosen."""
+
+    def __init__(self, *token_ids: int, vocab_size: int = 40) -> None:
+        mask = bytearray(-(-vocab_size // 32) * 4)
+        for token_id in token_ids:
+            mask[token_id >> 3] |= 1 << (token_id & 7)
+        self._mask = bytes(mask)
+        self.accepted: list[int] = []
+
+    def allowed(self) -> bytes | None:
+        return self._mask if len(self.accepted) < 3 else None
+
+    def accept(self, token_id: int) -> None:
+        self.accepted.append(token_id)
+
+
+def test_a_constraint_holds_for_its_row_only_and_learns_what_was_chosen() -> None:
+    drawn, greedy = OnlyTokens(3, 39), OnlyTokens(7)
+    sequences = [
+        make_sequence(temperature=1.0, constraint=drawn),
+        make_sequence(temperature=0.0),
+        make_sequence(temperature=0.0, constraint=greedy, min_tokens=9, frequency_penalty=1.0),
+    ]
+    logits = make_logits(1, 2, 3)
+    free = logits[1].argmax().item()
+    sampler = make_sampler()
+    for _ in range(3):
+        ids = sampler.sample(logits.clone(), sequences)
+        assert ids[0] in (3, 39)
+        assert ids[1:] == [free, 7]
+    assert len(drawn.accepted) == 3
+    assert greedy.accepted == [7, 7, 7]
+    assert sampler.sample(logits.clone(), sequences)[2] != 7

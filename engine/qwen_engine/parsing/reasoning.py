@@ -16,6 +16,7 @@ from qwen_engine.parsing.held import split_possible_tag
 
 OPEN, CLOSE = "<think>", "</think>"
 _ENDS_OPEN = re.compile(r"<think>\s*\Z")
+_ENDS_CLOSED = re.compile(r"</think>\s*\Z")
 
 
 def knows_thinking(template: str) -> bool:
@@ -29,6 +30,11 @@ def prompt_opens_thinking(prompt: str) -> bool:
     Only its very end counts: a user may write about tags anywhere before it.
     """
     return _ENDS_OPEN.search(prompt) is not None
+
+
+def prompt_closes_thinking(prompt: str) -> bool:
+    """Say whether a rendered prompt ends after a thinking block that is done with."""
+    return _ENDS_CLOSED.search(prompt) is not None
 
 
 def message_opens_thinking(content: str) -> bool:

@@ -29,7 +29,7 @@ class ChatChoice:
         self._ask = ask
         self.answer = answer
         self.tokenizer = tokenizer
-        self._is_parallel = tool_use.is_parallel
+        self._tool_use = tool_use
         self._parser = ToolCallParser() if tool_use.tools else None
         self._logprobs: list[TokenLogprobs] = []  # of tokens that no delta has shown yet
 
@@ -81,17 +81,14 @@ class ChatChoice:
 
     def _allowed(self, events: Iterable[Event]) -> list[Event]:
         """Leave out all calls but the first where the client takes no more."""
-        if self._is_parallel:
+        if self._tool_use.is_parallel:
             return list(events)
         return [event for event in events if isinstance(event, Text) or event.index == 0]
 
     def _finish(self) -> dict[str, Any]:
         finish = self.answer.finish()
-        if (
-            self._parser is not None
-            and self._parser.num_calls
-            and finish["finish_reason"] == "stop"
-        ):
+        has_called = self._parser is not None and self._parser.num_calls > 0
+        if has_called and not self._tool_use.is_named and finish["finish_reason"] == "stop":
             return {**finish, "finish_reason": "tool_calls"}
         return finish
 

@@ -10,7 +10,11 @@ from typing import Any
 from aiohttp import web
 
 from qwen_engine.errors import RequestError
-from qwen_engine.parsing.reasoning import message_opens_thinking, prompt_opens_thinking
+from qwen_engine.parsing.reasoning import (
+    message_opens_thinking,
+    prompt_closes_thinking,
+    prompt_opens_thinking,
+)
 from qwen_engine.server.chat_choice import ChatChoice
 from qwen_engine.server.exchange import finished, new_request_id, response_headers, usage_of
 from qwen_engine.server.failures import read_json
@@ -23,6 +27,7 @@ from qwen_engine.server.scores import prompt_body
 from qwen_engine.server.service import Ask, ModelService
 from qwen_engine.server.state import STATE
 from qwen_engine.server.stream import EventStream
+from qwen_engine.structured import Thinking
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
@@ -52,8 +57,11 @@ def _refuse_too_many(chat: ChatRequest, limit: int) -> None:
 
 
 async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
-    if chat.tool_use.tools:
-        service.require_tools()
+    tools = chat.tool_use
+    if tools.tools:
+        service.require_tools(is_choice=tools.required is None)
+    calls = tools.possible if chat.form is not None else tools.required
+    grammar = await service.compile(chat.form, calls)
     text = await service.render_chat(
         chat.messages,
         add_generation_prompt=chat.add_generation_prompt,
@@ -61,19 +69,26 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
         variables=chat.template_variables,
         tools=chat.tool_use.tools,
     )
+    thinking = _thinking(chat, text) if service.knows_thinking else Thinking.CLOSED
     return Ask(
         new_request_id("chatcmpl"),
         await service.encode_rendered(text),
         chat.sampling,
         "messages",
-        is_thinking=_begins_thinking(chat, text) if service.knows_thinking else None,
+        is_thinking=thinking is Thinking.OPEN if service.knows_thinking else None,
+        grammar=grammar,
+        thinking=thinking,
     )
 
 
-def _begins_thinking(chat: ChatRequest, prompt: str) -> bool:
+def _thinking(chat: ChatRequest, prompt: str) -> Thinking:
+    """Say where the answer begins."""
     if chat.continue_final_message:
-        return message_opens_thinking(chat.messages[-1]["content"])
-    return prompt_opens_thinking(prompt)
+        is_open = message_opens_thinking(chat.messages[-1]["content"])
+        return Thinking.OPEN if is_open else Thinking.CLOSED
+    if prompt_opens_thinking(prompt):
+        return Thinking.OPEN
+    return Thinking.CLOSED if prompt_closes_thinking(prompt) else Thinking.POSSIBLE
 
 
 async def _submit(

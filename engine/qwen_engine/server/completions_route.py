@@ -118,10 +118,11 @@ def _refuse_too_many(wanted: CompletionRequest, limit: int) -> None:
 async def _prepare(service: ModelService, wanted: CompletionRequest, request_id: str) -> list[Ask]:
     """Tokenise all prompts and check them, so that none is started in vain."""
     asks = []
+    grammar = await service.compile(wanted.form)
     for index, prompt in enumerate(wanted.prompts):
         param = "prompt" if len(wanted.prompts) == 1 else f"prompt[{index}]"
         ids = await _ids(service, wanted, prompt, param)
-        ask = Ask(f"{request_id}-{index}", ids, wanted.sampling, param)
+        ask = Ask(f"{request_id}-{index}", ids, wanted.sampling, param, grammar=grammar)
         service.check_fits(ask)
         asks.append(ask)
     return asks

@@ -22,6 +22,7 @@ from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.protocol.sampling import Sampling
 from qwen_engine.server.settings import ServerSettings
+from qwen_engine.structured import Calls, Form, Grammar, GrammarCompiler, Thinking
 from qwen_engine.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -37,6 +38,8 @@ class Ask:
     param: str  # the request's field that the prompt came from
     # Whether the answer begins inside the thinking; None: none is to be taken out of it.
     is_thinking: bool | None = None
+    grammar: Grammar | None = None
+    thinking: Thinking = Thinking.CLOSED  # where the grammar finds the answer at its start
 
     def choices(self) -> list[Ask]:
         """Return what the engine is asked: one of these for each choice."""
@@ -64,6 +67,7 @@ class ModelService:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
         model_eos = launched.engine.model_config.eos_token_ids
         eos = self._tokenizer.eos_token_id
+        self._extra_eos = frozenset({eos} - model_eos if eos is not None else ())
         template = self._tokenizer.chat_template
         self.knows_thinking = settings.reasoning_parser == "qwen3" or (
             settings.reasoning_parser == "auto" and knows_thinking(template)
@@ -71,8 +75,12 @@ class ModelService:
         self._knows_tools = settings.tool_call_parser == "hermes" or (
             settings.tool_call_parser == "auto" and knows_tools(template)
         )
+        eos_ids = model_eos | self._extra_eos
+        vocab_size = launched.engine.model_config.vocab_size
+        self._compiler = GrammarCompiler(
+            self._tokenizer, vocab_size=vocab_size, eos_token_ids=eos_ids
+        )
         self._may_choose_tools = settings.enable_auto_tool_choice
-        self._extra_eos = frozenset({eos} - model_eos if eos is not None else ())
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -127,12 +135,18 @@ class ModelService:
             raise RequestError(f"{param} is empty: at least one token is needed", param=param)
         return ids
 
-    def require_tools(self) -> None:
+    async def compile(self, form: Form | None, calls: Calls | None = None) -> Grammar | None:
+        """Return what the answer is to be held to, if anything."""
+        if form is None and calls is None:
+            return None
+        return await self._in_thread(lambda: self._compiler.compile(form, calls))
+
+    def require_tools(self, *, is_choice: bool) -> None:
         """Raise RequestError unless the model can be given tools here."""
         if not self._knows_tools:
             why = "this model's chat template knows no tools (or --tool-call-parser is none)"
             raise RequestError(f"tools cannot be called: {why}", param="tools")
-        if not self._may_choose_tools:
+        if is_choice and not self._may_choose_tools:
             why = 'this server has --no-enable-auto-tool-choice: send tool_choice "none"'
             raise RequestError(f"tools cannot be called: {why}", param="tool_choice")
 
@@ -173,6 +187,10 @@ class ModelService:
         """
         limit = self._max_tokens(ask)
         params = ask.sampling.params(limit, self._extra_eos)
+        if ask.grammar is not None:
+            constraint = ask.grammar.constrain(ask.thinking)
+            # Where the form is complete only the end may follow.
+            params = replace(params, constraint=constraint, ignore_eos=False)
         generation = await self._engine.submit(ask.request_id, ask.prompt, params)
         detokenizer = self._tokenizer.detokenizer(
             ask.prompt, skip_special_tokens=ask.sampling.skip_special_tokens

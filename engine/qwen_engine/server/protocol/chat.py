@@ -11,8 +11,10 @@ from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.logprobs import parse_chat_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
+from qwen_engine.server.protocol.structured import parse_form
 from qwen_engine.server.protocol.tools import ToolUse, parse_tools
 from qwen_engine.server.protocol.unsupported import CHAT, refuse_unsupported
+from qwen_engine.structured import Form
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # Parts of a message that templates know, passed on as they are.
@@ -30,6 +32,7 @@ class ChatRequest:
     model: str | None
     messages: tuple[dict[str, Any], ...]
     sampling: Sampling
+    form: Form | None
     streaming: Streaming
     add_generation_prompt: bool
     continue_final_message: bool
@@ -63,11 +66,13 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
         why = "cannot be true together with add_generation_prompt"
         raise fields.error("continue_final_message", why)
     tool_use = parse_tools(fields)
+    form = parse_form(fields)
     refuse_unsupported(fields, CHAT)
     variables = parse_template_variables(fields)
     return ChatRequest(
         model=model,
         messages=messages,
+        form=form,
         sampling=replace(sampling, prompt_logprobs=prompt_logprobs),
         streaming=streaming,
         add_generation_prompt=prompts,

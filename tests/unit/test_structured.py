@@ -11,6 +11,15 @@ from qwen_engine.structured import Calls, Form, GrammarCompiler, Thinking
 from qwen_engine.tokenizer import Tokenizer
 
 VOCAB_SIZE = 400
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
 
@@ -147,6 +156,8 @@ def test_calls_may_be_several_only_where_that_is_allowed(
         Form("json", {"x-guidance": 5, "type": 5}, "guided_json"),
         Form("grammar", "root ::= nothing", "guided_grammar"),
         Form("grammar", "\x00", "guided_grammar"),
+        Form("choice", ("\ud800",), "guided_choice"),
+        Form("json", _nested(5000), "guided_json"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_by_name(compiler: GrammarCompiler, form: Form) -> None:

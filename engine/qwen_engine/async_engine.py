@@ -22,7 +22,7 @@ from qwen_engine.errors import (
     ShuttingDownError,
     StepFailedError,
 )
-from qwen_engine.sequence import SamplingParams
+from qwen_engine.sequence import DEFAULT_SCHEDULING, SamplingParams, SchedulingParams
 
 if TYPE_CHECKING:
     from qwen_engine.llm_engine import EngineStats, StepOutput
@@ -154,7 +154,11 @@ class AsyncEngine:
         self._is_ready = True
 
     async def submit(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        scheduling: SchedulingParams = DEFAULT_SCHEDULING,
     ) -> Generation:
         """Hand a request to the engine; returns once the engine has accepted it.
 
@@ -166,7 +170,7 @@ class AsyncEngine:
         generation = Generation(request_id, self._close)
         self._live[request_id] = generation
         self._idle.clear()
-        self._thread.send(Add(request_id, prompt_token_ids, params))
+        self._thread.send(Add(request_id, prompt_token_ids, params, scheduling))
         try:
             await generation.accepted
         except BaseException:

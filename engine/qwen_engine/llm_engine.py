@@ -12,6 +12,7 @@ from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from qwen_engine.block_hash import hash_root
 from qwen_engine.block_manager import BlockManager
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import (
@@ -24,7 +25,14 @@ from qwen_engine.errors import (
 from qwen_engine.loader import LoadProgress
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.scheduler import Scheduler
-from qwen_engine.sequence import FinishReason, SamplingParams, ScheduledBatch, Sequence
+from qwen_engine.sequence import (
+    DEFAULT_SCHEDULING,
+    FinishReason,
+    SamplingParams,
+    ScheduledBatch,
+    SchedulingParams,
+    Sequence,
+)
 from qwen_engine.worker import MemoryMeasured, Worker
 
 
@@ -85,6 +93,7 @@ class LLMEngine:
             config.num_gpu_blocks,
             block_size=config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
+            root_hash=hash_root(f"{config.model_path} {config.dtype}"),
         )
         self._scheduler = Scheduler(
             blocks,
@@ -127,7 +136,11 @@ class LLMEngine:
         return min(self.config.max_model_len, capacity)
 
     def add_request(
-        self, request_id: str, prompt_token_ids: TokenIds[int], params: SamplingParams
+        self,
+        request_id: str,
+        prompt_token_ids: TokenIds[int],
+        params: SamplingParams,
+        scheduling: SchedulingParams = DEFAULT_SCHEDULING,
     ) -> None:
         """Queue a request. Where max_tokens leads beyond the limit, it will end there ("length").
 
@@ -143,6 +156,7 @@ class LLMEngine:
             num_prompt_tokens=len(prompt_token_ids),
             max_num_tokens=min(len(prompt_token_ids) + params.max_tokens, self.max_request_tokens),
             params=params,
+            scheduling=scheduling,
         )
         self._sequences[request_id] = sequence
         self._scheduler.add(sequence)
@@ -247,17 +261,17 @@ class LLMEngine:
         scheduler, blocks = self._scheduler, self._scheduler.blocks
         return EngineStats(
             block_size=blocks.block_size,
-            num_total_blocks=blocks.num_total,
-            num_free_blocks=blocks.num_free,
-            num_used_blocks=blocks.num_used,
-            num_cached_blocks=blocks.num_cached,
+            num_total_blocks=blocks.pool.num_total,
+            num_free_blocks=blocks.pool.num_free,
+            num_used_blocks=blocks.pool.num_used,
+            num_cached_blocks=blocks.pool.num_cached,
             num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
+            num_waiting=scheduler.num_waiting,
             num_preemptions=scheduler.num_preemptions,
             prefix_cache_queries=scheduler.prefix_cache_queries,
             prefix_cache_hits=scheduler.prefix_cache_hits,
-            blocks_allocated=blocks.num_allocated_ever,
-            blocks_freed=blocks.num_freed_ever,
+            blocks_allocated=blocks.pool.num_allocated_ever,
+            blocks_freed=blocks.pool.num_freed_ever,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
         )

@@ -17,7 +17,7 @@ from qwen_engine.errors import (
     StepFailedError,
 )
 from qwen_engine.llm_engine import EngineStats, StepOutput
-from qwen_engine.sequence import FinishReason, SamplingParams
+from qwen_engine.sequence import FinishReason, SamplingParams, SchedulingParams
 
 
 @dataclass
@@ -32,7 +32,13 @@ class ScriptedEngine:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def add_request(self, request_id: str, prompt: Sequence[int], params: SamplingParams) -> None:
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        scheduling: SchedulingParams,
+    ) -> None:
         self.threads.add(threading.current_thread().name)
         if len(prompt) > 10:
             raise CannotEverFitError(num_tokens=len(prompt), needed=9, total=3, block_size=4)

@@ -39,7 +39,8 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
         continue_final_message=chat.continue_final_message,
         variables=chat.template_variables,
     )
-    return Ask(new_request_id("chatcmpl"), prompt, chat.sampling, "messages")
+    request_id = new_request_id("chatcmpl")
+    return Ask(request_id, prompt, chat.sampling, "messages", chat.scheduling)
 
 
 async def _stream(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.errors import PromptTooLongError, RequestError, UnknownModelError
 from qwen_engine.launch import Launched
+from qwen_engine.sequence import DEFAULT_SCHEDULING, SchedulingParams
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.protocol.sampling import Sampling
@@ -31,6 +32,7 @@ class Ask:
     prompt: Sequence[int]
     sampling: Sampling
     param: str  # the request's field that the prompt came from
+    scheduling: SchedulingParams = DEFAULT_SCHEDULING
 
 
 class ModelService:
@@ -129,7 +131,7 @@ class ModelService:
         """
         limit = self._max_tokens(ask)
         params = ask.sampling.params(limit, self._extra_eos)
-        generation = await self._engine.submit(ask.request_id, ask.prompt, params)
+        generation = await self._engine.submit(ask.request_id, ask.prompt, params, ask.scheduling)
         detokenizer = self._tokenizer.detokenizer(
             ask.prompt, skip_special_tokens=ask.sampling.skip_special_tokens
         )

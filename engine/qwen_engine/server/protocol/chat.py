@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qwen_engine.sequence import SchedulingParams
 from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
+from qwen_engine.server.protocol.scheduling import parse_scheduling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
 from qwen_engine.server.protocol.unsupported import CHAT, refuse_unsupported
 
@@ -28,6 +30,7 @@ class ChatRequest:
     model: str | None
     messages: tuple[dict[str, Any], ...]
     sampling: Sampling
+    scheduling: SchedulingParams
     streaming: Streaming
     add_generation_prompt: bool
     continue_final_message: bool
@@ -61,6 +64,7 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
         model=model,
         messages=messages,
         sampling=sampling,
+        scheduling=parse_scheduling(fields),
         streaming=streaming,
         add_generation_prompt=prompts,
         continue_final_message=continues,

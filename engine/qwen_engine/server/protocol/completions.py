@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qwen_engine.sequence import SchedulingParams
 from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
+from qwen_engine.server.protocol.scheduling import parse_scheduling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
 from qwen_engine.server.protocol.unsupported import COMPLETIONS, refuse_unsupported
 
@@ -21,6 +23,7 @@ class CompletionRequest:
     model: str | None
     prompts: tuple[Prompt, ...]
     sampling: Sampling
+    scheduling: SchedulingParams
     streaming: Streaming
     echo: bool
     add_special_tokens: bool
@@ -52,6 +55,7 @@ def parse_completion(body: object, recommended: Mapping[str, float]) -> Completi
         model=model,
         prompts=prompts,
         sampling=sampling,
+        scheduling=parse_scheduling(fields),
         streaming=streaming,
         echo=echo,
         add_special_tokens=add_special_tokens,

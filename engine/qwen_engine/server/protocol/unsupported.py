@@ -31,8 +31,6 @@ COMMON: dict[str, tuple[Any, ...]] = {
     "guided_regex": (None,),
     "guided_choice": _NOTHING,
     "guided_grammar": (None,),
-    "cache_salt": _NOTHING,
-    "priority": (None, 0),
     "logits_processors": _NOTHING,
     "return_token_ids": _NOTHING,
     "return_tokens_as_token_ids": _NOTHING,

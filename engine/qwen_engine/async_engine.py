@@ -25,7 +25,8 @@ from qwen_engine.errors import (
 from qwen_engine.sequence import DEFAULT_SCHEDULING, SamplingParams, SchedulingParams
 
 if TYPE_CHECKING:
-    from qwen_engine.llm_engine import EngineStats, StepOutput
+    from qwen_engine.engine_stats import EngineStats
+    from qwen_engine.llm_engine import StepOutput
 
 EndReason = Literal["stop", "length", "abort", "error"]
 

@@ -19,7 +19,8 @@ from qwen_engine.errors import RequestError
 from qwen_engine.sequence import SamplingParams, SchedulingParams
 
 if TYPE_CHECKING:
-    from qwen_engine.llm_engine import EngineStats, StepOutput
+    from qwen_engine.engine_stats import EngineStats
+    from qwen_engine.llm_engine import StepOutput
 
 log = logging.getLogger(__name__)
 

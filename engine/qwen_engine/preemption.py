@@ -13,9 +13,8 @@ still hold on return are not counted: nobody knows then what others will have ov
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-PreemptionMode = Literal["auto", "swap", "recompute"]
+from qwen_engine.config import PreemptionMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +25,15 @@ class PreemptionCosts:
     seconds_per_token: float  # computed in a chunk of a prompt
 
 
+NO_COSTS = PreemptionCosts(0.0, 0.0)  # where the mode is given
+
+
 @dataclass(frozen=True, slots=True)
 class PreemptionPolicy:
     """What to do with a victim; `costs` decide where the mode is auto."""
 
     mode: PreemptionMode
-    costs: PreemptionCosts = PreemptionCosts(0.0, 0.0)
+    costs: PreemptionCosts
 
     def prefers_swap(self, *, num_blocks: int, num_tokens: int) -> bool:
         """Say whether moving the blocks out and in costs less than computing the tokens again."""
@@ -41,4 +43,4 @@ class PreemptionPolicy:
         return moved < num_tokens * self.costs.seconds_per_token
 
 
-RECOMPUTE = PreemptionPolicy("recompute")  # where there is no swap space
+RECOMPUTE = PreemptionPolicy("recompute", NO_COSTS)  # where there is no swap space

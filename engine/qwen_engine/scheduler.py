@@ -59,6 +59,7 @@ class Scheduler:
         self._preemption = preemption
         self._watermark = blocks.pool.num_total // WATERMARK_DIVISOR
         self._num_arrivals = 0
+        self._num_steps = 0
 
     @property
     def num_waiting(self) -> int:
@@ -82,6 +83,7 @@ class Scheduler:
         """
         entries: list[ScheduledSequence] = []
         num_preemptions = self.num_preemptions
+        self._num_steps += 1
         self._release_forks()
         budget = self._schedule_running(entries, self._max_num_batched_tokens)
         if self.num_preemptions == num_preemptions:  # else the room is for those that run
@@ -192,6 +194,7 @@ class Scheduler:
                 break
             queue.pop_head()
             sequence.status = SequenceStatus.RUNNING
+            sequence.step_of_admission = self._num_steps
             insort(self.running, sequence, key=rank_of)
             num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             entries.append(self._entry(sequence, num_tokens))
@@ -216,7 +219,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, headroom: int) -> bool:
         parent = sequence.parent
-        if parent is not None and parent.status is SequenceStatus.RUNNING:
+        if parent is not None and self._can_be_shared(parent):
             if not self.blocks.can_fork(sequence, parent, headroom=headroom):
                 return False
             self.blocks.fork(sequence, parent)
@@ -227,6 +230,14 @@ class Scheduler:
             self.blocks.admit(sequence, matched)
         sequence.parent = None
         return True
+
+    def _can_be_shared(self, parent: Sequence) -> bool:
+        """Say whether what it has computed is in its blocks already, before this step runs.
+
+        One admitted in this step may count on blocks that the step is yet to fill.
+        """
+        is_running = parent.status is SequenceStatus.RUNNING
+        return is_running and parent.step_of_admission < self._num_steps
 
     def _headroom(self, sequence: Sequence) -> int:
         """Return the blocks that must stay free beside it."""

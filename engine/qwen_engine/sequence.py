@@ -120,6 +120,7 @@ class Sequence:
     num_preemptions: int = 0
     arrival: int = 0  # its number in the order in which requests came
     num_overtakers: int = 0  # later arrivals that went before it
+    step_of_admission: int = 0
     parent: Sequence | None = None  # whose blocks it shares at admission, while that one runs
     started: float = 0.0  # time.monotonic() of the first step that it was in
     finish_reason: FinishReason | None = None

@@ -27,7 +27,7 @@ from qwen_engine.async_engine import EndReason
 from qwen_engine.launch import Launched, Progress
 
 if TYPE_CHECKING:
-    from qwen_engine.llm_engine import EngineStats
+    from qwen_engine.engine_stats import EngineStats
 
 _TTFT = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,

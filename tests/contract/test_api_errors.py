@@ -76,7 +76,7 @@ def test_json_that_is_no_object(server: ServerProcess, body: Any) -> None:
         ({"top_k": -2}, "top_k"),
         ({"stop": [""]}, "stop"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"n": 100}, "n"),
+        ({"n": 129}, "n"),
         ({"logit_bias": {"400": 1}}, "logit_bias"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),

@@ -25,7 +25,7 @@ from qwen_engine.loader import LoadProgress
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.scheduler import Scheduler
 from qwen_engine.sequence import FinishReason, SamplingParams, ScheduledBatch, Sequence
-from qwen_engine.worker import MemoryMeasured, Worker
+from qwen_engine.worker import GemmReport, MemoryMeasured, Worker
 
 
 class Executor(Protocol):
@@ -36,6 +36,11 @@ class Executor(Protocol):
         ...
 
     def measure(self) -> MemoryMeasured: ...
+
+    @property
+    def gemm_report(self) -> GemmReport:
+        """How products are computed, and what was measured to choose; empty: nothing to choose."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,11 @@ class LLMEngine:
     def measured(self) -> MemoryMeasured:
         """Bytes taken now; CPU and CUDA figures as `MemoryMeasured` says."""
         return self._executor.measure()
+
+    @property
+    def gemm_report(self) -> GemmReport:
+        """By number of rows: the way chosen, and the microseconds of each way tried."""
+        return self._executor.gemm_report
 
     @property
     def max_request_tokens(self) -> int:

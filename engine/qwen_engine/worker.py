@@ -19,12 +19,17 @@ import torch
 from qwen_engine.batch import build_model_input
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ConfigError
+from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers.attention import build_backend
+from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import Decoder, KVCache
 from qwen_engine.sampler import Sampler
 from qwen_engine.sequence import SamplingParams, ScheduledBatch, ScheduledSequence, Sequence
+
+
+GemmReport = dict[str, dict[str, str | int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Worker:
             is_redundant=self._model.is_redundant,
             on_progress=on_progress,
         )
+        self._gemm = self._choose_gemm()
         self._caches = self._allocate_caches(model_config)
         self._backend = build_backend(config.attention_backend)
         self._sampler = Sampler(
@@ -93,6 +99,21 @@ class Worker:
         weights = sum(p.nbytes for p in self._model.parameters())
         caches = sum(part.nbytes for cache in self._caches for part in cache)
         return MemoryMeasured(weights, caches, _process_bytes(self._device))
+
+    @property
+    def gemm_report(self) -> GemmReport:
+        """By number of rows: the way chosen, and the microseconds of each way tried."""
+        return self._gemm.choice.report() if self._gemm is not None else {}
+
+    @torch.inference_mode()
+    def _choose_gemm(self) -> MeasuredGemm | None:
+        """On a CPU, measure how products are best computed, and pack the weights for it."""
+        if self._device.type != "cpu":
+            return None
+        gemm = choose_gemm(self._model.probe_weights(), NativeLibrary.find())
+        if gemm is not None:
+            self._model.use(gemm)
+        return gemm
 
     def _warm_up(self) -> None:
         """Run one token, so that libraries load their kernels before the first user waits.

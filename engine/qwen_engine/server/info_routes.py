@@ -76,6 +76,7 @@ async def get_stats(request: web.Request) -> web.Response:
             "kv-cache": measured.kv_cache_bytes,
             "process": measured.process_bytes,
         },
+        "matrix_products": service.launched.engine.gemm_report,
     }
     return web.json_response(body)
 

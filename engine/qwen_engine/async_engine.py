@@ -22,10 +22,11 @@ from qwen_engine.errors import (
     ShuttingDownError,
     StepFailedError,
 )
-from qwen_engine.sequence import SamplingParams
+from qwen_engine.sequence import DEFAULT_SCHEDULING, SamplingParams, SchedulingParams
 
 if TYPE_CHECKING:
-    from qwen_engine.llm_engine import EngineStats, StepOutput
+    from qwen_engine.engine_stats import EngineStats
+    from qwen_engine.llm_engine import StepOutput
 
 EndReason = Literal["stop", "length", "abort", "error"]
 
@@ -160,7 +161,11 @@ class AsyncEngine:
         self._is_ready = True
 
     async def submit(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        scheduling: SchedulingParams = DEFAULT_SCHEDULING,
     ) -> Generation:
         """Hand a request to the engine; returns once the engine has accepted it.
 
@@ -172,7 +177,7 @@ class AsyncEngine:
         generation = Generation(request_id, self._close)
         self._live[request_id] = generation
         self._idle.clear()
-        self._thread.send(Add(request_id, prompt_token_ids, params))
+        self._thread.send(Add(request_id, prompt_token_ids, params, scheduling))
         try:
             await generation.accepted
         except BaseException:

@@ -15,6 +15,7 @@ from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName
 
 DeviceName = Literal["cpu", "cuda"]
 BackendName = Literal["sdpa", "reference"]
+PreemptionMode = Literal["auto", "swap", "recompute"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     seed: int = 0  # of requests that bring none
     attention_backend: BackendName = "sdpa"
+    num_cpu_blocks: int = 0  # swap space, in blocks of the same geometry in host memory
+    preemption_mode: PreemptionMode = "auto"  # where there is swap space; else recompute
     num_threads: int = 0  # of torch on CPU; 0 leaves its own choice (OMP_NUM_THREADS, affinity)
 
     def __post_init__(self) -> None:
@@ -49,7 +52,8 @@ class EngineConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "must be at least 1")
-        if self.num_threads < 0:
-            raise ConfigError("num_threads", self.num_threads, "must be 0 (automatic) or more")
+        for name in ("num_threads", "num_cpu_blocks"):
+            if getattr(self, name) < 0:
+                raise ConfigError(name, getattr(self, name), "must be 0 or more")
         if self.dtype not in BYTES_PER_ELEMENT:
             raise ConfigError("dtype", self.dtype, f"must be one of {', '.join(BYTES_PER_ELEMENT)}")

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from qwen_engine.errors import RequestError
-from qwen_engine.sequence import SamplingParams
+from qwen_engine.sequence import SamplingParams, SchedulingParams
 
 if TYPE_CHECKING:
-    from qwen_engine.llm_engine import EngineStats, StepOutput
+    from qwen_engine.engine_stats import EngineStats
+    from qwen_engine.llm_engine import StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,11 @@ class StepEngine(Protocol):
     """What the thread needs of `LLMEngine`."""
 
     def add_request(
-        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        scheduling: SchedulingParams,
     ) -> None: ...
 
     def abort(self, request_id: str) -> None: ...
@@ -74,6 +79,7 @@ class Add:
     request_id: str
     prompt_token_ids: Sequence[int]
     params: SamplingParams
+    scheduling: SchedulingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,22 +156,20 @@ class EngineThread:
 
     def _carry_out(self, engine: StepEngine, command: Add | Abort | Stop) -> None:
         match command:
-            case Add(request_id, prompt_token_ids, params):
-                self._add(engine, request_id, prompt_token_ids, params)
+            case Add():
+                self._add(engine, command)
             case Abort(request_id):
                 engine.abort(request_id)
             case Stop():
                 self._stopping = True
 
-    def _add(
-        self, engine: StepEngine, request_id: str, prompt: Sequence[int], params: SamplingParams
-    ) -> None:
+    def _add(self, engine: StepEngine, add: Add) -> None:
         try:
-            engine.add_request(request_id, prompt, params)
+            engine.add_request(add.request_id, add.prompt_token_ids, add.params, add.scheduling)
         except RequestError as error:
-            self._post(self._events.on_rejected, request_id, error)
+            self._post(self._events.on_rejected, add.request_id, error)
         else:
-            self._post(self._events.on_accepted, request_id)
+            self._post(self._events.on_accepted, add.request_id)
 
     def _step(self, engine: StepEngine) -> None:
         try:

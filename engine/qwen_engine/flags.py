@@ -146,6 +146,12 @@ def add_planned_flags(parser: argparse.ArgumentParser) -> None:
         help="KV blocks, whatever the memory says (for tests)",
     )
     add(
+        "--swap-space",
+        type=float,
+        metavar="GIB",
+        help="host memory for requests that must make room for others; 0 computes them again",
+    )
+    add(
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -161,6 +167,12 @@ def _add_other_flags(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="auto takes the first GPU if there is one (default: auto)",
     )
+    add(
+        "--preemption-mode",
+        choices=("auto", "swap", "recompute"),
+        default="auto",
+        help="with swap space: auto takes what costs less by two rates measured at start",
+    )
     add("--seed", type=int, default=0, metavar="N", help="of requests that bring none (default: 0)")
     add(
         "--enforce-eager",
@@ -170,7 +182,7 @@ def _add_other_flags(group: argparse._ArgumentGroup) -> None:
     add("--enable-chunked-prefill", action="store_true", help=argparse.SUPPRESS)  # always on
     # What scripts pass out of habit and what is true here anyway.
     for name, value in (("tensor-parallel-size", "1"), ("pipeline-parallel-size", "1"),
-                        ("swap-space", "0"), ("kv-cache-dtype", "auto")):  # fmt: skip
+                        ("kv-cache-dtype", "auto")):  # fmt: skip
         add(f"--{name}", type=_only(value), help=argparse.SUPPRESS)
     add("-tp", dest="tensor_parallel_size", type=_only("1"), help=argparse.SUPPRESS)
 
@@ -185,6 +197,7 @@ def engine_options(parser: Parser, arguments: argparse.Namespace) -> EngineOptio
         demands=demands(parser, arguments),
         chat_template=_read_template(parser, arguments.chat_template),
         use_recommended_sampling=arguments.generation_config == "auto",
+        preemption_mode=arguments.preemption_mode,
         seed=arguments.seed,
     )
 
@@ -210,6 +223,7 @@ def demands(parser: Parser, arguments: argparse.Namespace) -> Demands:
             dtype=arguments.dtype,
             enable_prefix_caching=arguments.enable_prefix_caching,
             num_gpu_blocks_override=arguments.num_gpu_blocks_override,
+            swap_space=arguments.swap_space,
         )
     except InvalidDemandError as error:
         parser.error(f"--{error.field.replace('_', '-')}: {error}")

@@ -123,6 +123,8 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
         max_model_len=plan.max_model_len,
         block_size=plan.block_size,
         num_gpu_blocks=plan.num_blocks,
+        num_cpu_blocks=plan.num_cpu_blocks,
+        preemption_mode=options.preemption_mode,
         max_num_batched_tokens=plan.max_num_batched_tokens,
         max_num_seqs=plan.max_num_seqs,
         enable_prefix_caching=plan.enable_prefix_caching,
@@ -169,6 +171,11 @@ def _log_memory(engine: LLMEngine, plan: Plan) -> None:
         format_bytes(measured.weights_bytes),
         format_bytes(measured.process_bytes),
     )
+    if stats.num_total_swap_blocks:
+        swap = format_bytes(measured.swap_bytes)
+        log.info(
+            "Swap space: %s blocks in host memory, %s", f"{stats.num_total_swap_blocks:,}", swap
+        )
     log.info(
         "Memory utilisation: %g of %s (%s)",
         plan.gpu_memory_utilization,

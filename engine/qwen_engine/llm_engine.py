@@ -6,14 +6,17 @@ one thread that steps, and by tests. Knows no text, no HTTP and no asyncio.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from qwen_engine.block_hash import hash_root
 from qwen_engine.block_manager import BlockManager
 from qwen_engine.config import EngineConfig
+from qwen_engine.engine_stats import EngineStats, take_stats
 from qwen_engine.errors import (
     CannotEverFitError,
     ConfigError,
@@ -23,15 +26,20 @@ from qwen_engine.errors import (
 )
 from qwen_engine.loader import LoadProgress
 from qwen_engine.model_config import ModelConfig
+from qwen_engine.preemption import NO_COSTS, RECOMPUTE, PreemptionCosts, PreemptionPolicy
 from qwen_engine.scheduler import Scheduler
 from qwen_engine.sequence import (
+    DEFAULT_SCHEDULING,
     FinishReason,
     SamplingParams,
     ScheduledBatch,
+    SchedulingParams,
     Sequence,
     TokenLogprobs,
 )
 from qwen_engine.worker import MemoryMeasured, Worker
+
+log = logging.getLogger(__name__)
 
 
 class Executor(Protocol):
@@ -42,6 +50,8 @@ class Executor(Protocol):
         ...
 
     def measure(self) -> MemoryMeasured: ...
+
+    def measure_preemption(self) -> PreemptionCosts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +72,6 @@ class StepOutput:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # in the first output, if asked for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """Plain numbers of one moment; free + used = total, cached ones are free."""
-
-    block_size: int
-    num_total_blocks: int
-    num_free_blocks: int
-    num_used_blocks: int
-    num_cached_blocks: int
-    num_running: int
-    num_waiting: int
-    num_preemptions: int  # since start, as are the following
-    prefix_cache_queries: int  # tokens
-    prefix_cache_hits: int  # tokens
-    blocks_allocated: int
-    blocks_freed: int
-    prompt_tokens: int  # computed or found in the prefix cache, counted once per request
-    output_tokens: int
-
-
 class LLMEngine:
     """Synchronous and single-threaded: every method but `stats` belongs to one thread."""
 
@@ -93,11 +83,14 @@ class LLMEngine:
             config.num_gpu_blocks,
             block_size=config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
+            num_swap_blocks=config.num_cpu_blocks,
+            root_hash=hash_root(f"{config.model_path} {config.dtype}"),
         )
         self._scheduler = Scheduler(
             blocks,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
+            preemption=self._preemption_policy(),
         )
         self._sequences: dict[str, Sequence] = {}  # unfinished, by request id
         self._prompt_tokens = 0
@@ -135,7 +128,11 @@ class LLMEngine:
         return min(self.config.max_model_len, capacity)
 
     def add_request(
-        self, request_id: str, prompt_token_ids: TokenIds[int], params: SamplingParams
+        self,
+        request_id: str,
+        prompt_token_ids: TokenIds[int],
+        params: SamplingParams,
+        scheduling: SchedulingParams = DEFAULT_SCHEDULING,
     ) -> None:
         """Queue a request. Where max_tokens leads beyond the limit, it will end there ("length").
 
@@ -152,6 +149,8 @@ class LLMEngine:
             num_prompt_tokens=len(prompt_token_ids),
             max_num_tokens=min(len(prompt_token_ids) + params.max_tokens, self.max_request_tokens),
             params=params,
+            scheduling=scheduling,
+            parent=self._find_parent(prompt_token_ids, scheduling),
         )
         self._sequences[request_id] = sequence
         self._scheduler.add(sequence)
@@ -202,6 +201,30 @@ class LLMEngine:
             del self._sequences[request_id]
         self._stats = self._take_stats()
         return aborted
+
+    def _find_parent(
+        self, prompt_token_ids: TokenIds[int], scheduling: SchedulingParams
+    ) -> Sequence | None:
+        """Return the request it forks, if that is here and may be shared with it."""
+        parent = self._sequences.get(scheduling.fork_of or "")
+        if parent is None or parent.scheduling.cache_salt != scheduling.cache_salt:
+            return None
+        prompt = parent.token_ids[: parent.num_prompt_tokens]
+        return parent if prompt == list(prompt_token_ids) else None
+
+    def _preemption_policy(self) -> PreemptionPolicy:
+        if self.config.num_cpu_blocks == 0:
+            return RECOMPUTE
+        mode = self.config.preemption_mode
+        if mode != "auto":
+            return PreemptionPolicy(mode, NO_COSTS)
+        costs = self._executor.measure_preemption()
+        log.info(
+            "Preemption: moving a block takes %.0f µs one way, computing a token %.0f µs",
+            costs.seconds_per_block * 1e6,
+            costs.seconds_per_token * 1e6,
+        )
+        return PreemptionPolicy(mode, costs)
 
     def _check_prompt(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> None:
         num_tokens = len(prompt_token_ids)
@@ -268,20 +291,6 @@ class LLMEngine:
         return "length" if sequence.num_tokens >= sequence.max_num_tokens else None
 
     def _take_stats(self) -> EngineStats:
-        scheduler, blocks = self._scheduler, self._scheduler.blocks
-        return EngineStats(
-            block_size=blocks.block_size,
-            num_total_blocks=blocks.num_total,
-            num_free_blocks=blocks.num_free,
-            num_used_blocks=blocks.num_used,
-            num_cached_blocks=blocks.num_cached,
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
-            num_preemptions=scheduler.num_preemptions,
-            prefix_cache_queries=scheduler.prefix_cache_queries,
-            prefix_cache_hits=scheduler.prefix_cache_hits,
-            blocks_allocated=blocks.num_allocated_ever,
-            blocks_freed=blocks.num_freed_ever,
-            prompt_tokens=self._prompt_tokens,
-            output_tokens=self._output_tokens,
+        return take_stats(
+            self._scheduler, prompt_tokens=self._prompt_tokens, output_tokens=self._output_tokens
         )

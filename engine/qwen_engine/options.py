@@ -24,4 +24,5 @@ class EngineOptions:
     demands: Demands = field(default_factory=Demands)
     chat_template: str | None = None  # the template's text, instead of the model's own
     use_recommended_sampling: bool = True  # generation_config.json's, where a request is silent
+    preemption_mode: Literal["auto", "swap", "recompute"] = "auto"
     seed: int = 0

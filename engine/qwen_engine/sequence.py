@@ -92,6 +92,18 @@ class SamplingParams:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingParams:
+    """When a request runs, and which cached prefixes it may use."""
+
+    priority: int = 0  # lower is served first, as in vLLM
+    cache_salt: str | None = None  # prefixes are shared only among requests with the same salt
+    fork_of: str | None = None  # id of a request with the same prompt, whose blocks it may share
+
+
+DEFAULT_SCHEDULING = SchedulingParams()
+
+
 def _require(param: str, value: object, condition: bool, why: str) -> None:
     if not condition:
         raise InvalidRequestError(param, value, why)
@@ -111,10 +123,11 @@ class TokenLogprobs:
 
 
 class SequenceStatus(Enum):
-    """Where a sequence stands; a preempted one is WAITING again."""
+    """Where a sequence stands; a preempted one is SWAPPED, or WAITING again."""
 
     WAITING = auto()
     RUNNING = auto()
+    SWAPPED = auto()
     FINISHED = auto()
 
 
@@ -131,14 +144,20 @@ class Sequence:
     num_prompt_tokens: int
     max_num_tokens: int  # prompt and output together end here, whatever params say
     params: SamplingParams
+    scheduling: SchedulingParams = DEFAULT_SCHEDULING
     status: SequenceStatus = SequenceStatus.WAITING
     # An array, so that the worker copies it as memory instead of walking it every step.
     block_table: array[int] = field(default_factory=lambda: array("i"))
+    swap_table: array[int] = field(default_factory=lambda: array("i"))  # while it is swapped out
     block_hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as known
     num_registered_blocks: int = 0  # how many of block_table the prefix cache has been told of
     num_computed_tokens: int = 0  # K and V are in the cache for these
     num_cached_tokens: int = 0  # found in the prefix cache at first admission
     num_preemptions: int = 0
+    arrival: int = 0  # its number in the order in which requests came
+    num_overtakers: int = 0  # later arrivals that went before it
+    step_of_admission: int = 0
+    parent: Sequence | None = None  # whose blocks it shares at admission, while that one runs
     started: float = 0.0  # time.monotonic() of the first step that it was in
     finish_reason: FinishReason | None = None
     # Written by the worker where params ask for it, read by the engine.
@@ -173,8 +192,18 @@ class ScheduledSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopies:
+    """Copies of whole blocks, (from, to); they are made in this order, before the step computes."""
+
+    swap_outs: tuple[tuple[int, int], ...] = ()  # device block → swap block
+    swap_ins: tuple[tuple[int, int], ...] = ()  # swap block → device block
+    duplicates: tuple[tuple[int, int], ...] = ()  # device block → device block
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """What one step computes, in order of arrival; the scheduler's word to the worker."""
+    """What one step computes, in order of rank; the scheduler's word to the worker."""
 
     entries: tuple[ScheduledSequence, ...]
     num_tokens: int
+    copies: BlockCopies = BlockCopies()

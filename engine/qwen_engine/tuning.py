@@ -7,6 +7,7 @@ what NVML or the cgroup says, so that flags computed by the operator fit here to
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from qwen_engine.planning import (
@@ -85,7 +86,9 @@ def _local_gpu() -> Device:
         memory_bytes, source = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), "NVML"
     except pynvml.NVMLError:  # WSL2 and MIG slices lack parts of NVML
         memory_bytes, source = int(properties.total_memory), "CUDA"
-    return gpu_from_spec(product, memory_bytes // 2**20, source=f"{source} on this machine")
+    found = gpu_from_spec(product, memory_bytes // 2**20, source=f"{source} on this machine")
+    limit, _ = _cgroup_limit()
+    return replace(found, host_memory_bytes=min(limit or _total_memory(), _total_memory()))
 
 
 def _cgroup_limit(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, str]:

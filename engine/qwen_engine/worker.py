@@ -24,8 +24,11 @@ from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import Decoder, KVCache
+from qwen_engine.preemption import PreemptionCosts
+from qwen_engine.preemption_costs import measure_costs
 from qwen_engine.sampler import Sampler
 from qwen_engine.sequence import SamplingParams, ScheduledBatch, ScheduledSequence, Sequence
+from qwen_engine.swap_space import SwapSpace
 
 # Rows of logits held at once while a prompt is scored: 32 of 151,936 float32 are 19 MB.
 _SCORED_ROWS = 32
@@ -38,6 +41,7 @@ class MemoryMeasured:
     weights_bytes: int
     kv_cache_bytes: int
     process_bytes: int  # CPU: resident set; CUDA: the allocator's peak
+    swap_bytes: int = 0  # of host memory
 
 
 class Worker:
@@ -69,6 +73,7 @@ class Worker:
             on_progress=on_progress,
         )
         self._caches = self._allocate_caches(model_config)
+        self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
         self._backend = build_backend(config.attention_backend)
         self._sampler = Sampler(
             seed=config.seed, eos_token_ids=model_config.eos_token_ids, device=self._device
@@ -78,6 +83,7 @@ class Worker:
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[int]:
         """Compute the batch; return the next token of each entry that needs one, in order."""
+        self._swap_space.execute(batch.copies)
         step = build_model_input(batch, block_size=self.config.block_size, device=self._device)
         attention = self._backend.prepare(step.attention, dtype=self._dtype, device=self._device)
         hidden = self._model(
@@ -116,7 +122,13 @@ class Worker:
         """Say what the tensors and the process take now."""
         weights = sum(p.nbytes for p in self._model.parameters())
         caches = sum(part.nbytes for cache in self._caches for part in cache)
-        return MemoryMeasured(weights, caches, _process_bytes(self._device))
+        process, swap = _process_bytes(self._device), self._swap_space.num_bytes
+        return MemoryMeasured(weights, caches, process, swap)
+
+    def measure_preemption(self) -> PreemptionCosts:
+        """Time what swapping and recomputing take; only before anything else was executed."""
+        with torch.inference_mode():
+            return measure_costs(self.config, compute=self.execute, move=self._swap_space.execute)
 
     def _warm_up(self) -> None:
         """Run one token, so that libraries load their kernels before the first user waits.

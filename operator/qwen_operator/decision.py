@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen_engine.planning import (
@@ -34,7 +34,13 @@ from qwen_engine.planning import (
     recommend_cpu_memory,
 )
 from qwen_operator import names
-from qwen_operator.devices import PRODUCT_LABEL, NodeFacts, choose_gpu, is_offered
+from qwen_operator.devices import (
+    PRODUCT_LABEL,
+    NodeFacts,
+    choose_gpu,
+    host_memory_beside,
+    is_offered,
+)
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.spec import QwenDeploymentSpec
 
@@ -61,6 +67,7 @@ _SPEC_FIELDS = {
     "max_num_batched_tokens": "spec.engine.overrides.maxNumBatchedTokens",
     "num_gpu_blocks_override": "spec.engine.overrides.numGpuBlocksOverride",
     "dtype": "spec.engine.overrides.dtype",
+    "swap_space": "spec.engine.overrides.swapSpaceGiB",
 }
 
 
@@ -163,7 +170,8 @@ def plan(spec: QwenDeploymentSpec, nodes: Sequence[NodeFacts]) -> Planned:
         made = make_plan(model, cpu_device(memory, source=source), demands)
         return Planned(_to_json(made), {}, memory)
     choice = choose_gpu(spec.gpu, nodes)
-    made = make_plan(model, choice.device, demands)
+    host = _host_memory(spec, host_memory_beside(choice, spec.gpu, nodes))
+    made = make_plan(model, replace(choice.device, host_memory_bytes=host), demands)
     return Planned(_to_json(made, choice.warnings), choice.node_selector)
 
 
@@ -201,7 +209,23 @@ def _demands(spec: QwenDeploymentSpec) -> Demands:
         gpu_memory_utilization=chosen.gpu_memory_utilization,
         dtype=chosen.dtype or "auto",
         num_gpu_blocks_override=chosen.num_gpu_blocks_override,
+        swap_space=chosen.swap_space_gib,
     )
+
+
+def _host_memory(spec: QwenDeploymentSpec, share: int | None) -> int | None:
+    """Return what a pod beside a GPU may use: what the user set, else its share of the node."""
+    for kind, quantities in (("limits", spec.engine.limits), ("requests", spec.engine.requests)):
+        if (given := quantities.get("memory")) is not None:
+            return _parse_memory(given, f"spec.engine.resources.{kind}.memory")
+    return share
+
+
+def _parse_memory(quantity: str | int | float, field: str) -> int:
+    try:
+        return parse_bytes(quantity)
+    except ValueError as error:
+        raise InvalidSpecError(field, str(error)) from error
 
 
 def _cpu_memory(spec: QwenDeploymentSpec, model: ModelShape, demands: Demands) -> tuple[int, str]:
@@ -212,10 +236,7 @@ def _cpu_memory(spec: QwenDeploymentSpec, model: ModelShape, demands: Demands) -
             f"{format_bytes(memory)} chosen by the operator, room for four requests of full "
             "length; spec.engine.resources.limits.memory sets another limit"
         )
-    try:
-        memory = parse_bytes(limit)
-    except ValueError as error:
-        raise InvalidSpecError("spec.engine.resources.limits.memory", str(error)) from error
+    memory = _parse_memory(limit, "spec.engine.resources.limits.memory")
     return memory, f"spec.engine.resources.limits.memory={limit}"
 
 

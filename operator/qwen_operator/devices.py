@@ -17,6 +17,7 @@ from qwen_engine.planning import (
     gpu_from_labels,
     gpu_from_spec,
     gpu_products,
+    parse_bytes,
     parse_quantity,
 )
 from qwen_operator.spec import GpuSpec
@@ -28,11 +29,16 @@ _LABEL_PREFIX = "nvidia.com/"
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of its GPUs: NVIDIA's labels, and how many of each resource it can give."""
+    """What a node says of its GPUs: NVIDIA's labels, and how many of each resource it can give.
+
+    Attributes:
+        memory_bytes: what its pods may have together; None if the node does not say.
+    """
 
     name: str
     labels: Mapping[str, str]
     allocatable: Mapping[str, int]
+    memory_bytes: int | None = None
 
     @property
     def product(self) -> str | None:
@@ -57,6 +63,7 @@ def parse_node(node: Mapping[str, Any]) -> NodeFacts:
         name=node["metadata"]["name"],
         labels={k: v for k, v in sorted(labels.items()) if k.startswith(_LABEL_PREFIX)},
         allocatable={k: int(parse_quantity(v)) for k, v in sorted(allocatable.items()) if "/" in k},
+        memory_bytes=parse_bytes(allocatable["memory"]) if "memory" in allocatable else None,
     )
 
 
@@ -78,6 +85,21 @@ def choose_gpu(gpu: GpuSpec, nodes: Iterable[NodeFacts]) -> DeviceChoice:
             "set spec.gpu.memoryMiB to what one of them has"
         )
     return _named(gpu.product, offers) if gpu.product else _largest(offers)
+
+
+def host_memory_beside(
+    choice: DeviceChoice, gpu: GpuSpec, nodes: Iterable[NodeFacts]
+) -> int | None:
+    """Return a GPU's share of its node's memory, on the poorest node; None if no node says it."""
+    product = choice.node_selector.get(PRODUCT_LABEL)
+    shares = [
+        node.memory_bytes // count
+        for node in nodes
+        if (count := node.allocatable.get(gpu.resource_name, 0)) > 0
+        and node.memory_bytes is not None
+        and product in (None, node.product)
+    ]
+    return min(shares, default=None)
 
 
 def is_offered(product: str, nodes: Iterable[NodeFacts]) -> bool:

@@ -8,14 +8,17 @@ from qwen_operator.spec import QwenDeploymentSpec
 
 _GIB = 2**30
 _CPU_REQUEST = "500m"  # an idle engine; busy ones take what the node has left
-_GPU_MEMORY_REQUEST = "4Gi"  # Python, torch, CUDA libraries and the weights' pages in flight
+_GPU_MEMORY_REQUEST = 4 * _GIB  # Python, torch, CUDA libraries and the weights' pages in flight
 
 
-def build_resources(spec: QwenDeploymentSpec, memory_bytes: int | None) -> dict[str, Any]:
+def build_resources(
+    spec: QwenDeploymentSpec, memory_bytes: int | None, *, swap_bytes: int
+) -> dict[str, Any]:
     """Return limits and requests; what the user wrote stays as written.
 
     Args:
         memory_bytes: the limit that a CPU plan divides; None on a GPU.
+        swap_bytes: host memory that the plan gives to swapped blocks beside a GPU.
     """
     limits, requests = dict(spec.engine.limits), dict(spec.engine.requests)
     if memory_bytes is not None:
@@ -23,7 +26,8 @@ def build_resources(spec: QwenDeploymentSpec, memory_bytes: int | None) -> dict[
     if "cpu" not in limits:
         requests.setdefault("cpu", _CPU_REQUEST)
     # without this line Kubernetes would reserve the limit; on a GPU a limit is seldom given
-    requests.setdefault("memory", limits.get("memory", _GPU_MEMORY_REQUEST))
+    beside_gpu = _GPU_MEMORY_REQUEST + -(-swap_bytes // _GIB) * _GIB
+    requests.setdefault("memory", limits.get("memory", _quantity(beside_gpu)))
     if spec.gpu.count > 0:
         limits[spec.gpu.resource_name] = spec.gpu.count
     return {"limits": _sorted(limits), "requests": _sorted(requests)}

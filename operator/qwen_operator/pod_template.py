@@ -105,6 +105,10 @@ def _pod_spec(name: str, spec: QwenDeploymentSpec, planned: Planned, image: str)
     }
 
 
+def _swap_bytes(plan: Json) -> int:
+    return sum(line["bytes"] for line in plan.get("hostLedger", ()) if line["component"] == "swap")
+
+
 def _container(spec: QwenDeploymentSpec, planned: Planned, image: str) -> dict[str, Any]:
     seconds, _ = _allowance(spec.model, planned.plan)
     return {
@@ -113,7 +117,9 @@ def _container(spec: QwenDeploymentSpec, planned: Planned, image: str) -> dict[s
         "args": engine_args(spec, planned.plan),
         "env": _env(spec),
         "ports": [{"name": names.PORT_NAME, "containerPort": names.ENGINE_PORT}],
-        "resources": build_resources(spec, planned.memory_bytes),
+        "resources": build_resources(
+            spec, planned.memory_bytes, swap_bytes=_swap_bytes(planned.plan)
+        ),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, _model_mount(spec.model)],
         "startupProbe": _probe("/ready", _PROBE_SECONDS, -(-seconds // _PROBE_SECONDS)),
         "readinessProbe": _probe("/ready", 5, 3),

@@ -64,6 +64,7 @@ class Overrides:
     max_num_batched_tokens: int | None = None
     dtype: str | None = None
     num_gpu_blocks_override: int | None = None
+    swap_space_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ def _parse_engine(engine: Json) -> EngineSpec:
             max_num_batched_tokens=overrides.get("maxNumBatchedTokens"),
             dtype=overrides.get("dtype"),
             num_gpu_blocks_override=overrides.get("numGpuBlocksOverride"),
+            swap_space_gib=overrides.get("swapSpaceGiB"),
         ),
     )
 

@@ -39,6 +39,7 @@ SPECS: dict[str, dict[str, Any]] = {
                 "maxNumBatchedTokens": 512,
                 "dtype": "float16",
                 "numGpuBlocksOverride": 100,
+                "swapSpaceGiB": 2.5,
             },
             "extraArgs": ["--seed", "7", "--no-enable-prefix-caching", "--max-queue=5"],
         },
@@ -77,6 +78,7 @@ def test_the_engine_plans_again_what_the_operator_planned(name: str) -> None:
     assert wanted.block_size == plan["blocks"]["size"]
     assert wanted.dtype == plan["model"]["dtype"]
     planned = {setting["flag"]: setting["value"] for setting in plan["settings"]}
+    assert wanted.swap_space == float(planned["--swap-space"])
     assert str(wanted.max_num_seqs) == planned["--max-num-seqs"]
     assert str(wanted.max_num_batched_tokens) == planned["--max-num-batched-tokens"]
     assert wanted.gpu_memory_utilization == float(planned["--gpu-memory-utilization"])

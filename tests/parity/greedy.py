@@ -18,7 +18,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
 from qwen_engine.config import EngineConfig
-from qwen_engine.llm_engine import EngineStats, LLMEngine
+from qwen_engine.engine_stats import EngineStats
+from qwen_engine.llm_engine import LLMEngine
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.sequence import SamplingParams
 

@@ -58,6 +58,11 @@ def l4(name: str = "l4-0", **labels: str) -> NodeFacts:
     return NodeFacts(name, found, {"nvidia.com/gpu": 1})
 
 
+def with_memory(node: NodeFacts, gib: int) -> NodeFacts:
+    """The node, saying how much memory its pods may have."""
+    return dataclasses.replace(node, memory_bytes=gib * 2**30)
+
+
 def h100(name: str = "h100-0") -> NodeFacts:
     """A node with eight labelled H100s."""
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from qwen_engine.async_engine import AsyncEngine, EndReason
+from qwen_engine.engine_stats import EngineStats
 from qwen_engine.errors import (
     CannotEverFitError,
     NotReadyError,
@@ -16,8 +17,8 @@ from qwen_engine.errors import (
     ShuttingDownError,
     StepFailedError,
 )
-from qwen_engine.llm_engine import EngineStats, StepOutput
-from qwen_engine.sequence import FinishReason, SamplingParams
+from qwen_engine.llm_engine import StepOutput
+from qwen_engine.sequence import FinishReason, SamplingParams, SchedulingParams
 
 
 @dataclass
@@ -32,7 +33,13 @@ class ScriptedEngine:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def add_request(self, request_id: str, prompt: Sequence[int], params: SamplingParams) -> None:
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        scheduling: SchedulingParams,
+    ) -> None:
         self.threads.add(threading.current_thread().name)
         if len(prompt) > 10:
             raise CannotEverFitError(num_tokens=len(prompt), needed=9, total=3, block_size=4)
@@ -71,8 +78,11 @@ class ScriptedEngine:
         used = len(self.requests)
         return EngineStats(
             block_size=4, num_total_blocks=9, num_free_blocks=9 - used, num_used_blocks=used,
-            num_cached_blocks=0, num_running=used, num_waiting=0, num_preemptions=0,
+            num_cached_blocks=0, num_total_swap_blocks=0, num_free_swap_blocks=0,
+            num_used_swap_blocks=0, num_cached_swap_blocks=0, num_running=used, num_waiting=0,
+            num_swapped=0, num_preemptions=0,
             prefix_cache_queries=0, prefix_cache_hits=0, blocks_allocated=0, blocks_freed=0,
+            blocks_swapped_out=0, blocks_swapped_in=0,
             prompt_tokens=0, output_tokens=0,
         )  # fmt: skip
 

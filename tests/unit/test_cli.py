@@ -79,7 +79,7 @@ def test_flags_of_vllm_that_we_lack_are_refused_by_name(
 def test_values_that_mean_what_is_true_here_anyway_are_accepted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert settings_of("--tensor-parallel-size", "1", "--swap-space", "0", "--enforce-eager")
+    assert settings_of("--tensor-parallel-size", "1", "--enforce-eager")
     assert "only 1 is" in complaint(capsys, "-tp", "2")
 
 

@@ -16,7 +16,7 @@ from qwen_engine.errors import (
 )
 from qwen_engine.llm_engine import LLMEngine, StepOutput
 from qwen_engine.model_config import parse_model_config
-from qwen_engine.sequence import SamplingParams, ScheduledBatch
+from qwen_engine.sequence import SamplingParams, ScheduledBatch, SchedulingParams
 from qwen_engine.worker import MemoryMeasured
 
 EOS = 9
@@ -206,3 +206,12 @@ def test_a_step_gives_each_request_at_most_one_token() -> None:
     engine = make_engine(max_num_batched_tokens=4)
     engine.add_request("a", [1] * 10, SamplingParams(max_tokens=1))
     assert [len(engine.step()) for _ in range(3)] == [0, 0, 1]
+
+
+def test_a_prefix_is_shared_only_among_those_with_the_same_salt() -> None:
+    engine = make_engine()
+    for name, salt in {"a": None, "b": "x", "c": "x", "d": "y", "e": None}.items():
+        scheduling = SchedulingParams(cache_salt=salt)
+        engine.add_request(name, list(range(20, 30)), SamplingParams(max_tokens=2), scheduling)
+    outputs = run(engine)
+    assert [outputs[name][0].num_cached_tokens for name in "abcde"] == [0, 0, 8, 0, 8]

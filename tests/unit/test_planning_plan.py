@@ -44,6 +44,7 @@ demands = st.builds(
     max_num_batched_tokens=st.none() | st.integers(1, 65536),
     block_size=st.none() | st.sampled_from([16, 32, 64, 128]),
     gpu_memory_utilization=st.none() | st.floats(0.05, 1),
+    swap_space=st.none() | st.floats(0, 64),
 )
 
 
@@ -137,7 +138,7 @@ def test_demanded_settings_are_taken_as_they_are():
     assert found.args() == [
         "--dtype", "bfloat16", "--max-model-len", "4096", "--block-size", "128",
         "--gpu-memory-utilization", "0.4", "--max-num-batched-tokens", "100",
-        "--max-num-seqs", "3", "--no-enable-prefix-caching",
+        "--max-num-seqs", "3", "--swap-space", "0", "--no-enable-prefix-caching",
     ]  # fmt: skip
 
 

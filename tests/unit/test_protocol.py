@@ -52,6 +52,11 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["a", 1]}, "stop"),
     ({"stop": [str(n) for n in range(MAX_STOPS + 1)]}, "stop"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids"),
+    ({"priority": "high"}, "priority"),
+    ({"priority": 2**31}, "priority"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"cache_salt": "x" * 1025}, "cache_salt"),
+    ({"cache_salt": ["a"]}, "cache_salt"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
@@ -217,3 +222,15 @@ def test_detokenize_takes_ids_only() -> None:
     for tokens in (None, "1", [1.5], [True]):
         with pytest.raises(RequestError, match="tokens"):
             parse_detokenize({"tokens": tokens})
+
+
+@pytest.mark.parametrize("parse", [chat, lambda **fields: parse_completion(fields, NOTHING)])
+def test_priority_and_salt_reach_the_engine_as_they_are(parse: Any) -> None:
+    fields = {"prompt": "Hi", "priority": -3, "cache_salt": "tenant é"}
+    scheduling = parse(**fields).scheduling
+    assert (scheduling.priority, scheduling.cache_salt) == (-3, "tenant é")
+
+
+def test_without_them_a_request_has_priority_0_and_shares_with_all() -> None:
+    scheduling = chat(priority=None, cache_salt=None).scheduling
+    assert (scheduling.priority, scheduling.cache_salt) == (0, None)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from qwen_operator.reconcile import Observed
+from qwen_operator.reconcile import Observed, Outcome
 from tests.unit.operator_states import (
     condition,
     flag,
@@ -18,6 +18,7 @@ from tests.unit.operator_states import (
     rolled_out,
     settle,
     template_of,
+    with_memory,
 )
 
 
@@ -159,3 +160,63 @@ def test_a_model_that_the_catalogue_lacks_is_planned_from_its_config() -> None:
     outcome = look(resource({**spec, "gpu": {"count": 0}}))
     assert condition(outcome, "Planned")[1] == "PlanFits"
     assert flag(outcome, "--max-model-len") == "512"
+
+
+def memory_request(outcome: Outcome) -> str:
+    found: str = template_of(outcome)["spec"]["containers"][0]["resources"]["requests"]["memory"]
+    return found
+
+
+def test_swap_space_is_planned_within_each_gpus_share_of_its_node_and_requested() -> None:
+    outcome = look(resource(gpu_spec()), Observed(nodes=(with_memory(h100(), 1024),)))
+    assert flag(outcome, "--swap-space") == "16"
+    assert memory_request(outcome) == "20Gi"
+    outcome = look(resource(gpu_spec()), Observed(nodes=(with_memory(h100(), 256),)))
+    assert flag(outcome, "--swap-space") == "8", "a quarter of the eighth part of 256 GiB"
+    assert memory_request(outcome) == "12Gi"
+
+
+def test_of_several_nodes_the_poorest_bounds_the_swap_space() -> None:
+    nodes = (with_memory(l4("a"), 64), with_memory(l4("b"), 8), with_memory(h100(), 8))
+    about = resource(gpu_spec(gpu={"product": "NVIDIA-L4"}))
+    outcome = look(about, Observed(nodes=nodes))
+    assert flag(outcome, "--swap-space") == "2"
+
+
+def test_where_no_node_says_its_memory_there_is_no_swap_space() -> None:
+    outcome = look(resource(gpu_spec()), Observed(nodes=(l4(),)))
+    assert flag(outcome, "--swap-space") == "0"
+    assert memory_request(outcome) == "4Gi"
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_memory_that_the_user_set_bounds_the_swap_space(kind: str) -> None:
+    about = resource(gpu_spec(engine={"resources": {kind: {"memory": "8Gi"}}}))
+    outcome = look(about, Observed(nodes=(with_memory(l4(), 64),)))
+    assert flag(outcome, "--swap-space") == "2"
+    assert memory_request(outcome) == "8Gi"
+
+
+def test_a_demanded_swap_space_is_taken_and_requested() -> None:
+    about = resource(gpu_spec(engine={"overrides": {"swapSpaceGiB": 6.5}}))
+    outcome = look(about, Observed(nodes=(with_memory(l4(), 64),)))
+    assert flag(outcome, "--swap-space") == "6.5"
+    assert memory_request(outcome) == "11Gi"
+
+
+def test_a_demanded_swap_space_beyond_the_pods_memory_is_refused_by_its_field() -> None:
+    engine = {"overrides": {"swapSpaceGiB": 8}, "resources": {"limits": {"memory": "8Gi"}}}
+    outcome = look(resource(gpu_spec(engine=engine)), Observed(nodes=(l4(),)))
+    status, _, message = condition(outcome, "Planned")
+    assert status == "False"
+    assert "spec.engine.overrides.swapSpaceGiB" in message
+    assert "8.00 GiB" in message
+
+
+def test_on_a_cpu_a_demanded_swap_space_is_part_of_the_chosen_memory() -> None:
+    def memory(**engine: object) -> int:
+        spec = {"model": {"id": "Qwen/Qwen3-0.6B"}, "gpu": {"count": 0}, "engine": engine}
+        outcome = look(resource(spec), Observed())
+        return int(memory_request(outcome).removesuffix("Gi"))
+
+    assert memory(overrides={"swapSpaceGiB": 4}) >= memory() + 4

@@ -28,6 +28,10 @@ PLAN = {
     ],
     "loadBytes": 1_192_099_840,
 }
+HOST_LEDGER = [
+    {"component": "host-runtime", "bytes": 734_003_200},
+    {"component": "swap", "bytes": 4 * 2**30 - 1000},  # whole blocks
+]
 SPECS: dict[str, Any] = {
     "cpu-pvc": {
         "model": {"id": "Qwen/Qwen3-0.6B", "uri": "pvc://models/qwen/0.6b"},
@@ -54,6 +58,7 @@ SPECS: dict[str, Any] = {
             "runtimeClassName": "nvidia",
         },
     },
+    "gpu-swap": {"model": {"id": "Qwen/Qwen3-8B"}},
     "cpu-folder": {
         "model": {"id": "Qwen/Qwen3-0.6B", "uri": "file:///srv/models/q"},
         "gpu": {"count": 0},
@@ -65,7 +70,8 @@ def render(spec: dict[str, Any]) -> dict[str, Any]:
     parsed = parse_spec(spec)
     on_gpu = parsed.gpu.count > 0
     selector = {"nvidia.com/gpu.product": "NVIDIA-L4"} if on_gpu else {}
-    planned = Planned(PLAN, selector, None if on_gpu else 6 * 2**30)
+    plan = {**PLAN, "hostLedger": HOST_LEDGER} if on_gpu else PLAN
+    planned = Planned(plan, selector, None if on_gpu else 6 * 2**30)
     return build_pod_template("chat", parsed, planned, image=parsed.engine.image or "engine:1")
 
 
@@ -192,7 +198,8 @@ def test_the_gpus_own_taint_is_tolerated_once() -> None:
 def test_defaults_never_ask_for_more_than_the_limit(
     spec: dict[str, Any], memory: int | None, expected: dict[str, Any]
 ) -> None:
-    assert build_resources(parse_spec({"model": {"id": "a/b"}, **spec}), memory) == expected
+    parsed = parse_spec({"model": {"id": "a/b"}, **spec})
+    assert build_resources(parsed, memory, swap_bytes=0) == expected
 
 
 def test_a_decision_is_read_back_from_the_deployment_as_it_was_written() -> None:

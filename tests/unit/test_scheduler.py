@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from qwen_engine.block_manager import BlockManager
 from qwen_engine.scheduler import Scheduler
-from qwen_engine.sequence import SamplingParams, ScheduledBatch, Sequence, SequenceStatus
+from qwen_engine.sequence import (
+    SamplingParams,
+    ScheduledBatch,
+    SchedulingParams,
+    Sequence,
+    SequenceStatus,
+)
 
 
 def make_scheduler(
@@ -21,7 +27,12 @@ def make_scheduler(
 
 
 def add(
-    scheduler: Scheduler, name: str, token_ids: TokenIds[int], *, max_tokens: int = 50
+    scheduler: Scheduler,
+    name: str,
+    token_ids: TokenIds[int],
+    *,
+    max_tokens: int = 50,
+    priority: int = 0,
 ) -> Sequence:
     sequence = Sequence(
         request_id=name,
@@ -29,6 +40,7 @@ def add(
         num_prompt_tokens=len(token_ids),
         max_num_tokens=len(token_ids) + max_tokens,
         params=SamplingParams(max_tokens=max_tokens),
+        scheduling=SchedulingParams(priority=priority),
     )
     scheduler.add(sequence)
     return sequence
@@ -89,7 +101,7 @@ def test_a_prompt_is_admitted_only_if_all_of_it_fits() -> None:
     assert run_step(scheduler) == {"a": 4}
     assert run_step(scheduler) == {"a": 4}
     assert run_step(scheduler) == {"a": 1}
-    assert scheduler.blocks.num_used == 3
+    assert scheduler.blocks.pool.num_used == 3
 
 
 def test_tokens_found_in_the_prefix_cache_are_not_computed() -> None:
@@ -146,7 +158,7 @@ def test_finishing_or_aborting_frees_the_blocks_at_once() -> None:
     waiting = add(scheduler, "b", range(10))
     scheduler.finish(running, "stop")
     scheduler.finish(waiting, None)
-    assert scheduler.blocks.num_used == 0
+    assert scheduler.blocks.pool.num_used == 0
     assert scheduler.schedule() == ScheduledBatch((), 0)
     assert (running.finish_reason, waiting.finish_reason) == ("stop", None)
 
@@ -158,13 +170,44 @@ def test_aborting_what_runs_keeps_what_waits_and_forgets_prefixes() -> None:
     scheduler.schedule()
     assert scheduler.abort_running() == [running]
     assert list(scheduler.waiting) == [waiting]
-    assert scheduler.blocks.num_cached == 0
+    assert scheduler.blocks.pool.num_cached == 0
     assert run_step(scheduler) == {"b": 10}
 
 
 def test_a_sequence_larger_than_the_pool_is_a_bug_of_the_caller() -> None:
     with pytest.raises(AssertionError):
         add(make_scheduler(num_blocks=2), "a", range(8), max_tokens=1)
+
+
+def test_a_lower_priority_is_admitted_first_and_preempted_last() -> None:
+    scheduler = make_scheduler(num_blocks=6, max_num_seqs=2)
+    late = add(scheduler, "late", range(8), max_tokens=12, priority=5)
+    add(scheduler, "soon", range(100, 108), max_tokens=12)
+    add(scheduler, "urgent", range(200, 208), max_tokens=4, priority=-1)
+    assert list(run_step(scheduler)) == ["urgent", "soon"]
+    while late.status is SequenceStatus.WAITING:
+        run_step(scheduler)
+    while scheduler.num_preemptions == 0:
+        run_step(scheduler)
+    assert late.num_preemptions == 1, "it came first, but its priority is the worst"
+
+
+def test_a_new_one_must_leave_a_watermark_free_while_others_run() -> None:
+    scheduler = make_scheduler(num_blocks=200)
+    add(scheduler, "a", range(4), max_tokens=1)
+    add(scheduler, "b", range(1000, 1000 + 198 * 4 - 1), max_tokens=1)  # 198 of 199 blocks
+    assert run_step(scheduler) == {"a": 4}
+    assert run_step(scheduler) == {"b": 198 * 4 - 1}, "alone it need not leave any"
+
+
+def test_whoever_makes_room_for_a_later_arrival_was_overtaken() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    early = add(scheduler, "early", range(4), max_tokens=12, priority=1)
+    run_step(scheduler)
+    add(scheduler, "late", range(100, 108), max_tokens=8)
+    while scheduler.num_preemptions == 0:
+        run_step(scheduler)
+    assert (early.num_preemptions, early.num_overtakers) == (1, 1)
 
 
 _requests = st.lists(
@@ -223,7 +266,7 @@ def test_every_request_ends_in_whatever_pool_budget_and_order(
         if step > 30 and not live:
             break
     assert not live, f"starved: {list(live)}"
-    assert scheduler.blocks.num_free == scheduler.blocks.num_total
+    assert scheduler.blocks.pool.num_free == scheduler.blocks.pool.num_total
     aborted = sum(abort is not None for *_, abort in requests)
     assert len(finished) >= len(requests) - aborted
 
@@ -233,7 +276,7 @@ def check_consistent(scheduler: Scheduler, live: dict[str, Sequence]) -> None:
     unfinished = {n for n, s in live.items() if s.status is not SequenceStatus.FINISHED}
     queued = [s.request_id for s in (*scheduler.running, *scheduler.waiting)]
     assert sorted(queued) == sorted(unfinished)
-    assert blocks.num_free + blocks.num_used == blocks.num_total
+    assert blocks.pool.num_free + blocks.pool.num_used == blocks.pool.num_total
     for sequence in scheduler.waiting:
         assert not sequence.block_table
         assert sequence.num_computed_tokens == 0

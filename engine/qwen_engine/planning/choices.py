@@ -30,6 +30,7 @@ class Profile:
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
+    swap_gib: int = 0  # host memory for swapped blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ class Choice(Generic[T]):
 _CPU = Profile("a CPU", 0.9, "the memory limit is this process's own", 32, 1024, 16, 8192)
 _SHARED_CPU = Profile("a CPU", 0.5, "other programs use this memory too", 32, 1024, 16, 8192)
 _SMALL_CARD = Profile("a 12 GB consumer card", 0.5, "the card may also draw a desktop",
-                      16, 8192, 64, 8192)  # fmt: skip
+                      16, 8192, 64, 8192, swap_gib=4)  # fmt: skip
 _CONSUMER = Profile("a 24 GB consumer card", 0.85, "leaves room for a desktop's buffers",
-                    32, 12288, 128, 32768)  # fmt: skip
+                    32, 12288, 128, 32768, swap_gib=4)  # fmt: skip
 _WORKSTATION = Profile("a 24–48 GB data-centre card", 0.9, "the card serves nothing else",
-                       32, 8192, 128, 32768)  # fmt: skip
+                       32, 8192, 128, 32768, swap_gib=4)  # fmt: skip
 _DATA_CENTRE = Profile("an 80 GB data-centre card", 0.9, "the card serves nothing else",
-                       64, 16384, 256, 32768)  # fmt: skip
+                       64, 16384, 256, 32768, swap_gib=16)  # fmt: skip
 
 
 def profile_of(device: Device) -> Profile:

@@ -22,6 +22,7 @@ class Demands:
     dtype: str = "auto"
     enable_prefix_caching: bool = True
     num_gpu_blocks_override: int | None = None
+    swap_space: float | None = None  # GiB
     mean_request_tokens: int = 128  # expected length of prompt + answer
 
     def __post_init__(self) -> None:
@@ -34,6 +35,8 @@ class Demands:
                 raise InvalidDemandError(field, value, "must be at least 1")
         if self.block_size is not None and self.block_size not in BLOCK_SIZES:
             raise InvalidDemandError("block_size", self.block_size, f"must be one of {BLOCK_SIZES}")
+        if self.swap_space is not None and not 0 <= self.swap_space < 2**20:
+            raise InvalidDemandError("swap_space", self.swap_space, "must be 0 or more, in GiB")
         utilization = self.gpu_memory_utilization
         if utilization is not None and not 0.05 <= utilization <= 1:
             raise InvalidDemandError(

@@ -32,6 +32,7 @@ class Device:
         memory_bytes: of one GPU as its driver reports it; on a CPU the memory limit.
         source: where the figures come from, in words for the user.
         consumer: the card may also draw a desktop.
+        host_memory_bytes: what a process beside a GPU may use of the host; None if nobody said.
         dedicated: nobody else counts on this memory (a pod's limit is; a laptop's RAM is not).
     """
 
@@ -42,6 +43,7 @@ class Device:
     capability: tuple[int, int] | None = None
     consumer: bool = False
     dedicated: bool = True
+    host_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Draft:
     utilization: float
     step: StepSize
     num_blocks_override: int | None = None
+    swap_bytes: int = 0  # of the device's own memory: on a CPU
 
     def with_context(self, max_model_len: int) -> Draft:
         """Return the draft for another context length, in tokens."""
@@ -48,7 +49,7 @@ def fixed_bytes(draft: Draft) -> int:
     """Return everything but the KV cache."""
     weights = weight_bytes(draft.model, draft.dtype)
     activations = activation_bytes(draft.model, draft.dtype, draft.step)
-    return runtime_line(draft.device).num_bytes + weights + activations
+    return runtime_line(draft.device).num_bytes + weights + activations + draft.swap_bytes
 
 
 def kv_budget_bytes(draft: Draft) -> int:

@@ -34,6 +34,7 @@ from qwen_engine.planning.ledger import (
 from qwen_engine.planning.quantities import format_bytes, round_down
 from qwen_engine.planning.refusal import refuse
 from qwen_engine.planning.shape import DTypeName, ModelShape
+from qwen_engine.planning.swap import SwapSpace, choose_swap_space, host_ledger, swap_line
 
 SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
 _CONTEXT_STEP = 256
@@ -66,7 +67,9 @@ class Plan:
     max_num_batched_tokens: int
     gpu_memory_utilization: float
     enable_prefix_caching: bool
+    num_cpu_blocks: int  # of swap space
     ledger: tuple[LedgerLine, ...]
+    host_ledger: tuple[LedgerLine, ...]  # beside a GPU
     settings: tuple[Setting, ...]
     warnings: tuple[str, ...] = ()
 
@@ -105,9 +108,13 @@ def make_plan(model: ModelShape, device: Device, demands: Demands) -> Plan:
     tokens = choices.choose_batched_tokens(profile, demands, max_num_seqs=seqs.value)
     context = choices.choose_context(profile, model, demands)
     utilization = choices.choose_utilization(profile, demands)
+    swap = choose_swap_space(
+        profile, device, demands, block_bytes=block_bytes(model, dtype.value, block_size.value)
+    )
     draft = Draft(
         model, device, dtype.value, block_size.value, utilization.value,
         StepSize(tokens.value, seqs.value, context.value), demands.num_gpu_blocks_override,
+        swap.num_bytes if device.kind == "cpu" else 0,
     )  # fmt: skip
     draft, utilization = _raise_utilization(draft, utilization, demands)
     draft, context = _shorten_context(draft, context, demands, profile)
@@ -120,11 +127,12 @@ def make_plan(model: ModelShape, device: Device, demands: Demands) -> Plan:
         Setting("--gpu-memory-utilization", f"{utilization.value:g}", utilization.reason),
         Setting("--max-num-batched-tokens", str(tokens.value), tokens.reason),
         Setting("--max-num-seqs", str(seqs.value), seqs.reason),
+        Setting("--swap-space", f"{swap.gib:g}", swap.reason),
         _prefix_caching(demands),
         *_override(demands),
         *([Setting("--device", "cpu", "no GPU was asked for")] if device.kind == "cpu" else []),
     )
-    return _plan(draft, demands, settings)
+    return _plan(draft, demands, settings, swap)
 
 
 def _raise_utilization(
@@ -180,14 +188,17 @@ def _override(demands: Demands) -> list[Setting]:
     return [Setting("--num-gpu-blocks-override", str(override), choices.DEMANDED)]
 
 
-def _plan(draft: Draft, demands: Demands, settings: tuple[Setting, ...]) -> Plan:
+def _plan(draft: Draft, demands: Demands, settings: tuple[Setting, ...], swap: SwapSpace) -> Plan:
     blocks = num_blocks(draft)
+    each = block_bytes(draft.model, draft.dtype, draft.block_size)
     lines = [
         runtime_line(draft.device),
         weights_line(draft.model, draft.dtype),
         activations_line(draft.model, draft.dtype, draft.step),
         kv_line(draft.model, draft.dtype, block_size=draft.block_size, num_blocks=blocks),
     ]
+    if draft.swap_bytes:
+        lines.append(swap_line(swap, each))
     budget, total = budget_bytes(draft), draft.device.memory_bytes
     lines.append(_unused_line(draft, budget - sum(line.num_bytes for line in lines), blocks))
     share = f"{total - budget:,} B outside utilisation {draft.utilization:g}"
@@ -198,13 +209,15 @@ def _plan(draft: Draft, demands: Demands, settings: tuple[Setting, ...]) -> Plan
         dtype=draft.dtype,
         block_size=draft.block_size,
         num_blocks=blocks,
-        block_bytes=block_bytes(draft.model, draft.dtype, draft.block_size),
+        block_bytes=each,
         max_model_len=draft.step.max_model_len,
         max_num_seqs=draft.step.max_num_seqs,
         max_num_batched_tokens=draft.step.max_num_batched_tokens,
         gpu_memory_utilization=draft.utilization,
         enable_prefix_caching=demands.enable_prefix_caching,
+        num_cpu_blocks=swap.num_blocks,
         ledger=tuple(lines),
+        host_ledger=host_ledger(draft.device, swap, each),
         settings=settings,
         warnings=_warnings(draft),
     )

@@ -29,6 +29,7 @@ def recommend_cpu_memory(model: ModelShape, demands: Demands) -> int:
             seqs,
             choices.choose_context(profile, model, demands).value,
         ),
+        swap_bytes=int((demands.swap_space or 0) * GIB),
     )
     blocks = _FULL_LENGTH_REQUESTS * blocks_for(draft.step.max_model_len, draft.block_size)
     blocks = max(blocks, demands.num_gpu_blocks_override or 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qwen_engine.planning.device import Device
+from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.plan import Plan
 from qwen_engine.planning.quantities import MIB, format_bytes
 from qwen_engine.planning.weights import num_parameters
@@ -20,15 +21,8 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "dtype": plan.dtype,
         },
         "device": _device_to_dict(plan.device),
-        "ledger": [
-            {
-                "component": line.component,
-                "bytes": line.num_bytes,
-                "size": format_bytes(line.num_bytes),
-                "how": line.how,
-            }
-            for line in plan.ledger
-        ],
+        "ledger": _ledger_to_list(plan.ledger),
+        "hostLedger": _ledger_to_list(plan.host_ledger),
         "settings": [
             {"flag": setting.flag, "value": setting.value, "reason": setting.reason}
             for setting in plan.settings
@@ -44,6 +38,18 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "loadBytes": plan.load_bytes,
         "warnings": list(plan.warnings),
     }
+
+
+def _ledger_to_list(ledger: tuple[LedgerLine, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "component": line.component,
+            "bytes": line.num_bytes,
+            "size": format_bytes(line.num_bytes),
+            "how": line.how,
+        }
+        for line in ledger
+    ]
 
 
 def _device_to_dict(device: Device) -> dict[str, Any]:
@@ -76,7 +82,11 @@ def render_plan(plan: Plan) -> str:
         *_table(
             ("LEDGER", "SIZE", "HOW"),
             [(line.component, format_bytes(line.num_bytes), line.how) for line in plan.ledger]
-            + [("total", format_bytes(device.memory_bytes), "the device")],
+            + [("total", format_bytes(device.memory_bytes), "the device")]
+            + [
+                (line.component, format_bytes(line.num_bytes), line.how)
+                for line in plan.host_ledger
+            ],
             right=1,
         ),
         "",

@@ -75,6 +75,7 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
         await service.encode_rendered(text),
         chat.sampling,
         "messages",
+        chat.scheduling,
         is_thinking=thinking is Thinking.OPEN if service.knows_thinking else None,
         grammar=grammar,
         thinking=thinking,

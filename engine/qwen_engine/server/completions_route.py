@@ -122,7 +122,8 @@ async def _prepare(service: ModelService, wanted: CompletionRequest, request_id:
     for index, prompt in enumerate(wanted.prompts):
         param = "prompt" if len(wanted.prompts) == 1 else f"prompt[{index}]"
         ids = await _ids(service, wanted, prompt, param)
-        ask = Ask(f"{request_id}-{index}", ids, wanted.sampling, param, grammar=grammar)
+        name = f"{request_id}-{index}"
+        ask = Ask(name, ids, wanted.sampling, param, wanted.scheduling, grammar=grammar)
         service.check_fits(ask)
         asks.append(ask)
     return asks

@@ -58,15 +58,17 @@ async def get_stats(request: web.Request) -> web.Response:
         "model": service.names[0],
         "block_size": stats.block_size,
         **{f"num_{kind}_gpu_blocks": getattr(stats, f"num_{kind}_blocks") for kind in _BLOCKS},
-        **{f"num_{kind}_cpu_blocks": 0 for kind in _BLOCKS},  # preemption recomputes: no swap
+        **{f"num_{kind}_cpu_blocks": getattr(stats, f"num_{kind}_swap_blocks") for kind in _BLOCKS},
         "num_requests_running": stats.num_running,
         "num_requests_waiting": stats.num_waiting,
-        "num_requests_swapped": 0,
+        "num_requests_swapped": stats.num_swapped,
         "prefix_cache_queries": stats.prefix_cache_queries,
         "prefix_cache_hits": stats.prefix_cache_hits,
         "num_preemptions": stats.num_preemptions,
         "num_blocks_allocated": stats.blocks_allocated,
         "num_blocks_freed": stats.blocks_freed,
+        "num_blocks_swapped_out": stats.blocks_swapped_out,
+        "num_blocks_swapped_in": stats.blocks_swapped_in,
         "prompt_tokens": stats.prompt_tokens,
         "generation_tokens": stats.output_tokens,
         "max_model_len": service.max_model_len,
@@ -75,6 +77,7 @@ async def get_stats(request: web.Request) -> web.Response:
             "weights": measured.weights_bytes,
             "kv-cache": measured.kv_cache_bytes,
             "process": measured.process_bytes,
+            "swap": measured.swap_bytes,
         },
     }
     return web.json_response(body)

@@ -27,7 +27,7 @@ from qwen_engine.async_engine import EndReason
 from qwen_engine.launch import Launched, Progress
 
 if TYPE_CHECKING:
-    from qwen_engine.llm_engine import EngineStats
+    from qwen_engine.engine_stats import EngineStats
 
 _TTFT = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -155,7 +155,7 @@ def _cache_config(stats: EngineStats, launched: Launched) -> Metric:
         "engine": "0",
         "block_size": str(stats.block_size),
         "num_gpu_blocks": str(stats.num_total_blocks),
-        "num_cpu_blocks": "0",
+        "num_cpu_blocks": str(stats.num_total_swap_blocks),
         "cache_dtype": "auto",
         "enable_prefix_caching": str(launched.config.enable_prefix_caching),
         "gpu_memory_utilization": f"{launched.plan.gpu_memory_utilization:g}",
@@ -168,15 +168,25 @@ def _cache_config(stats: EngineStats, launched: Launched) -> Metric:
 
 
 def _block_series(stats: EngineStats) -> Iterator[Metric]:
-    blocks = GaugeMetricFamily(
-        "qwen_kv_blocks", "KV blocks; free + used = total, cached ones are free.", labels=("state",)
-    )
-    for state in ("total", "free", "used", "cached"):
-        blocks.add_metric((state,), getattr(stats, f"num_{state}_blocks"))
-    yield blocks
-    allocated, freed = stats.blocks_allocated, stats.blocks_freed
-    yield CounterMetricFamily("qwen_kv_blocks_allocated", "KV blocks taken.", value=allocated)
-    yield CounterMetricFamily("qwen_kv_blocks_freed", "KV blocks given back.", value=freed)
+    for name, text, kind in (
+        ("qwen_kv_blocks", "KV blocks; free + used = total, cached ones are free.", "blocks"),
+        ("qwen_swap_blocks", "The same for the swap space in host memory.", "swap_blocks"),
+    ):
+        blocks = GaugeMetricFamily(name, text, labels=("state",))
+        for state in ("total", "free", "used", "cached"):
+            blocks.add_metric((state,), getattr(stats, f"num_{state}_{kind}"))
+        yield blocks
+    for name, text, value in (
+        ("qwen_kv_blocks_allocated", "KV blocks taken.", stats.blocks_allocated),
+        ("qwen_kv_blocks_freed", "KV blocks given back.", stats.blocks_freed),
+        ("qwen_swap_out_blocks", "Blocks copied to the swap space.", stats.blocks_swapped_out),
+        ("qwen_swap_in_blocks", "Blocks copied back from it.", stats.blocks_swapped_in),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
+    yield GaugeMetricFamily(
+        "qwen_requests_swapped", "Requests whose blocks are in the swap space.",
+        value=stats.num_swapped,
+    )  # fmt: skip
 
 
 def _load_series(snapshot: Snapshot) -> Iterator[Metric]:
@@ -195,12 +205,13 @@ def _memory_series(launched: Launched) -> Metric:
         "qwen_memory_bytes", "Bytes by component, as planned and as measured.",
         labels=("component", "kind"),
     )  # fmt: skip
-    for line in launched.plan.ledger:
+    for line in (*launched.plan.ledger, *launched.plan.host_ledger):
         family.add_metric((line.component, "planned"), line.num_bytes)
     measured = launched.engine.measured
     family.add_metric(("weights", "measured"), measured.weights_bytes)
     family.add_metric(("kv-cache", "measured"), measured.kv_cache_bytes)
     family.add_metric(("process", "measured"), measured.process_bytes)
+    family.add_metric(("swap", "measured"), measured.swap_bytes)
     return family
 
 

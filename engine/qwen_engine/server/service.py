@@ -18,6 +18,7 @@ from qwen_engine.errors import PromptTooLongError, RequestError, UnknownModelErr
 from qwen_engine.launch import Launched
 from qwen_engine.parsing.reasoning import ReasoningParser, knows_thinking
 from qwen_engine.parsing.tool_calls import knows_tools
+from qwen_engine.sequence import DEFAULT_SCHEDULING, SchedulingParams
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.protocol.sampling import Sampling
@@ -36,23 +37,31 @@ class Ask:
     prompt: Sequence[int]
     sampling: Sampling
     param: str  # the request's field that the prompt came from
+    scheduling: SchedulingParams = DEFAULT_SCHEDULING
     # Whether the answer begins inside the thinking; None: none is to be taken out of it.
     is_thinking: bool | None = None
     grammar: Grammar | None = None
     thinking: Thinking = Thinking.CLOSED  # where the grammar finds the answer at its start
 
     def choices(self) -> list[Ask]:
-        """Return what the engine is asked: one of these for each choice."""
+        """Return what the engine is asked: one of these for each choice.
+
+        They share the prompt's blocks, unless it is to be scored: that takes all its logits.
+        """
         number = self.sampling.num_choices
         if number == 1:
             return [self]
+        names = [f"{self.request_id}-{index}" for index in range(number)]
+        is_scored = self.sampling.prompt_logprobs is not None
+        fork = replace(self.scheduling, fork_of=None if is_scored else names[0])
         return [
             replace(
                 self,
-                request_id=f"{self.request_id}-{index}",
+                request_id=name,
                 sampling=self.sampling.for_choice(index),
+                scheduling=fork if index else self.scheduling,
             )
-            for index in range(number)
+            for index, name in enumerate(names)
         ]
 
 
@@ -191,7 +200,7 @@ class ModelService:
             constraint = ask.grammar.constrain(ask.thinking)
             # Where the form is complete only the end may follow.
             params = replace(params, constraint=constraint, ignore_eos=False)
-        generation = await self._engine.submit(ask.request_id, ask.prompt, params)
+        generation = await self._engine.submit(ask.request_id, ask.prompt, params, ask.scheduling)
         detokenizer = self._tokenizer.detokenizer(
             ask.prompt, skip_special_tokens=ask.sampling.skip_special_tokens
         )

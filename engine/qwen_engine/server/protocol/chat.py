@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from qwen_engine.sequence import SchedulingParams
 from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.logprobs import parse_chat_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
+from qwen_engine.server.protocol.scheduling import parse_scheduling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
 from qwen_engine.server.protocol.structured import parse_form
 from qwen_engine.server.protocol.tools import ToolUse, parse_tools
@@ -33,6 +35,7 @@ class ChatRequest:
     messages: tuple[dict[str, Any], ...]
     sampling: Sampling
     form: Form | None
+    scheduling: SchedulingParams
     streaming: Streaming
     add_generation_prompt: bool
     continue_final_message: bool
@@ -74,6 +77,7 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
         messages=messages,
         form=form,
         sampling=replace(sampling, prompt_logprobs=prompt_logprobs),
+        scheduling=parse_scheduling(fields),
         streaming=streaming,
         add_generation_prompt=prompts,
         continue_final_message=continues,

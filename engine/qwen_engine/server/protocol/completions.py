@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from qwen_engine.sequence import SchedulingParams
 from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.logprobs import parse_completion_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
+from qwen_engine.server.protocol.scheduling import parse_scheduling
 from qwen_engine.server.protocol.streaming import Streaming, parse_streaming
 from qwen_engine.server.protocol.structured import parse_form
 from qwen_engine.server.protocol.unsupported import COMPLETIONS, refuse_unsupported
@@ -25,6 +27,7 @@ class CompletionRequest:
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     form: Form | None
+    scheduling: SchedulingParams
     streaming: Streaming
     echo: bool
     prompt_logprobs: int | None  # as asked for by that name; echo with logprobs needs them too
@@ -64,6 +67,7 @@ def parse_completion(body: object, recommended: Mapping[str, float]) -> Completi
         sampling=replace(
             sampling, prompt_logprobs=max((n for n in needed if n is not None), default=None)
         ),
+        scheduling=parse_scheduling(fields),
         streaming=streaming,
         echo=echo,
         prompt_logprobs=prompt_logprobs,

@@ -21,8 +21,6 @@ COMMON: dict[str, tuple[Any, ...]] = {
     "bad_words": _NOTHING,
     "allowed_token_ids": (None,),
     "truncate_prompt_tokens": (None,),
-    "cache_salt": _NOTHING,
-    "priority": (None, 0),
     "logits_processors": _NOTHING,
     "return_token_ids": _NOTHING,
     "return_tokens_as_token_ids": _NOTHING,

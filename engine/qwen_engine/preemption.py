@@ -8,6 +8,9 @@ again. Swap where 2 × blocks × seconds_per_block < tokens × seconds_per_token
 that is 2 × kv_bytes ÷ copy_rate against 2 × parameters ÷ compute_rate for a token, so a small model
 on a fast GPU recomputes and a large one, or any on a CPU, swaps. Tokens that the prefix cache may
 still hold on return are not counted: nobody knows then what others will have overwritten.
+
+Measured with SmolLM2-135M in bfloat16 on two cores that other programs used too: 1.4 ms for a block
+of 16 tokens one way, 43 ms for a token. Swapping 16 tokens costs 2.8 ms, computing them 680 ms.
 """
 
 from __future__ import annotations

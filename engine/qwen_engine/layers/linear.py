@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
-from torch.nn import functional
+
+from qwen_engine.kernels.library import can_pack
+from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 
 
 class Linear(nn.Module):
@@ -22,10 +24,17 @@ class Linear(nn.Module):
         self.parts = dict(parts)
         self.weight = nn.Parameter(torch.empty(out_size, in_size), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_size), requires_grad=False) if bias else None
+        self._gemm: Gemm = TorchGemm()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map [num_tokens, in_size] to [num_tokens, out_size]."""
-        return functional.linear(x, self.weight, self.bias)
+        return self._gemm.linear(x, self.weight, self.bias)
+
+    def use(self, gemm: MeasuredGemm) -> None:
+        """Compute this way from now on; the weight is brought into its layout, in place."""
+        if can_pack(self.weight):
+            gemm.adopt(self.weight)
+            self._gemm = gemm
 
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each part under its name in the checkpoint, as a view to be written into."""

@@ -14,7 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from qwen_engine.kernels.library import can_pack
 from qwen_engine.layers.attention import AttentionStep, store_kv
+from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding, rotate
@@ -127,6 +129,8 @@ class Decoder(nn.Module):
         )
         self.rotary = rotary
         self.traits = config.traits
+        self._embedding_gemm: Gemm = TorchGemm()
+        self._output_gemm: Gemm = self._embedding_gemm
 
     @classmethod
     def allocate(
@@ -150,7 +154,7 @@ class Decoder(nn.Module):
         """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden]."""
         cos, sin = self.rotary.lookup(positions)
         context = ForwardContext(cos, sin, slots, attention)
-        hidden = functional.embedding(token_ids, self.embedding)
+        hidden = self._embedding_gemm.lookup(token_ids, self.embedding)
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = layer(hidden, cache, context)
         return hidden
@@ -158,7 +162,24 @@ class Decoder(nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map the chosen rows [num_rows, hidden] to logits [num_rows, vocab_size]."""
         weight = self.embedding if self.output is None else self.output
-        return functional.linear(self.norm(hidden), weight)
+        return self._output_gemm.linear(self.norm(hidden), weight, None)
+
+    def use(self, gemm: MeasuredGemm) -> None:
+        """Compute all products this way from now on; weights are repacked where they are."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.use(gemm)
+        weight = self.embedding if self.output is None else self.output
+        if can_pack(weight):
+            gemm.adopt(weight)
+            self._output_gemm = gemm
+            if self.output is None:
+                self._embedding_gemm = gemm
+
+    def probe_weights(self) -> list[torch.Tensor]:
+        """Return one large weight of each layer, to measure products with."""
+        layers = (layer for layer in self.layers if isinstance(layer, Layer))
+        return [layer.feed_forward.gate_up.weight for layer in layers]
 
     def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
         """Return, by its name in the checkpoint, every tensor that must be written."""

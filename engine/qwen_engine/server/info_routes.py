@@ -79,6 +79,7 @@ async def get_stats(request: web.Request) -> web.Response:
             "process": measured.process_bytes,
             "swap": measured.swap_bytes,
         },
+        "matrix_products": service.launched.engine.gemm_report,
     }
     return web.json_response(body)
 

@@ -35,7 +35,6 @@ from qwen_engine.swap_space import SwapSpace
 # Rows of logits held at once while a prompt is scored: 32 of 151,936 float32 are 19 MB.
 _SCORED_ROWS = 32
 
-
 GemmReport = dict[str, dict[str, str | int]]
 
 
@@ -77,10 +76,13 @@ class Worker:
             is_redundant=self._model.is_redundant,
             on_progress=on_progress,
         )
-        self._gemm = self._choose_gemm()
+        library = self._find_library()
+        self._gemm = self._choose_gemm(library)
         self._caches = self._allocate_caches(model_config)
         self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
-        self._backend = build_backend(config.attention_backend)
+        self._backend = build_backend(
+            config.attention_backend, library=library, head_dim=model_config.head_dim
+        )
         self._sampler = Sampler(
             seed=config.seed, eos_token_ids=model_config.eos_token_ids, device=self._device
         )
@@ -141,14 +143,22 @@ class Worker:
         """By number of rows: the way chosen, and the microseconds of each way tried."""
         return self._gemm.choice.report() if self._gemm is not None else {}
 
+    def _find_library(self) -> NativeLibrary | None:
+        """Return the C++ library where it computes this model: bfloat16 on a CPU."""
+        if self._device.type != "cpu" or self._dtype != torch.bfloat16:
+            return None
+        return NativeLibrary.find()
+
     @torch.inference_mode()
-    def _choose_gemm(self) -> MeasuredGemm | None:
+    def _choose_gemm(self, library: NativeLibrary | None) -> MeasuredGemm | None:
         """On a CPU, measure how products are best computed, and pack the weights for it."""
         if self._device.type != "cpu":
             return None
-        gemm = choose_gemm(self._model.probe_weights(), NativeLibrary.find())
+        gemm = choose_gemm(self._model.probe_weights(), library)
         if gemm is not None:
             self._model.use(gemm)
+        if library is not None:
+            self._model.use_library(library)
         return gemm
 
     def _warm_up(self) -> None:

@@ -1,6 +1,6 @@
-"""Finds native.cpp's library and calls it with torch's tensors.
+"""Finds the C++ library and calls it with torch's tensors.
 
-Used by `layers.gemm`. Owns the pointers and the checks that they are what C++ takes them for;
+Used by the layers. Owns the pointers and the checks that they are what C++ takes them for;
 ctypes lets go of the interpreter lock during a call. Decides nothing.
 """
 
@@ -15,7 +15,7 @@ import torch
 
 log = logging.getLogger(__name__)
 
-PANEL_ROWS = 32  # output rows packed side by side: kPanel in native.cpp
+PANEL_ROWS = 32  # output rows packed side by side: kPanel in gemm.cpp
 
 Kernel = Literal["fma", "dot"]
 
@@ -25,16 +25,12 @@ class NativeLibrary:
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
-        pointer, number, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-        self._library.qwen_pack.argtypes = [pointer, number, number, flag, pointer, flag]
-        self._library.qwen_pack.restype = None
         self.kernels: tuple[Kernel, ...] = _KERNELS[self._library.qwen_kernels()]
         if self.kernels:
-            self._library.qwen_linear.argtypes = [
-                pointer, number, pointer, pointer, pointer, number, number, number, flag,
-                pointer, flag,
-            ]  # fmt: skip
-            self._library.qwen_linear.restype = None
+            for name, kinds in _SIGNATURES.items():
+                function = getattr(self._library, name)
+                function.argtypes = [_C_TYPES[kind] for kind in kinds]
+                function.restype = None
 
     @classmethod
     def find(cls) -> Self | None:
@@ -80,13 +76,94 @@ class NativeLibrary:
             x = x.contiguous()
         y = torch.empty(rows, out, dtype=torch.bfloat16)
         self._library.qwen_linear(
-            x.data_ptr(), x.stride(0), weight.data_ptr(), None if bias is None else bias.data_ptr(),
+            x.data_ptr(), x.stride(0), weight.data_ptr(), _pointer(bias),
             y.data_ptr(), rows, out, size, int(kernel == "dot"), scratch.data_ptr(),
             torch.get_num_threads(),
         )  # fmt: skip
         return y
 
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Return x / rms(x) · weight over the last dimension, a multiple of 16."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        size = x.shape[-1]
+        self._library.qwen_norm(
+            x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // size, size, eps,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return out
 
+    def gate(self, x: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) · up of [rows, 2 × size], gate first; size is a multiple of 16."""
+        rows, size = len(x), x.shape[1] // 2
+        out = torch.empty(rows, size, dtype=x.dtype)
+        self._library.qwen_gate(x.data_ptr(), out.data_ptr(), rows, size, torch.get_num_threads())
+        return out
+
+    def heads(
+        self,
+        qkv: torch.Tensor,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        slots: torch.Tensor,
+        *,
+        norms: tuple[torch.Tensor, torch.Tensor, float] | None,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """Normalise and rotate queries and keys; keys and values go to their slots.
+
+        qkv: [rows, heads + 2 × kv heads, head_dim], head_dim a multiple of 32; norms: the weights
+        for queries and keys, and eps; rotary: cos and sin [rows, 1, head_dim]. Returns the
+        queries [rows, heads, head_dim].
+        """
+        rows, all_heads, size = qkv.shape
+        kv_heads = cache[0].shape[2]
+        query = torch.empty(rows, all_heads - 2 * kv_heads, size, dtype=qkv.dtype)
+        q_norm, k_norm, eps = norms or (None, None, 0.0)
+        self._library.qwen_heads(
+            qkv.data_ptr(), _pointer(q_norm), _pointer(k_norm), rotary[0].data_ptr(),
+            rotary[1].data_ptr(), slots.data_ptr(), query.data_ptr(), cache[0].data_ptr(),
+            cache[1].data_ptr(), rows, query.shape[1], kv_heads, size, eps,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return query
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        *,
+        tables: torch.Tensor,
+        starts: torch.Tensor,
+        contexts: torch.Tensor,
+    ) -> torch.Tensor:
+        """Attend as `AttentionStep.attend` says; head_dim is one of ATTENTION_SIZES.
+
+        tables: [num_seqs, most blocks]; starts: [num_seqs + 1]; contexts: [num_seqs]; int64.
+        """
+        query = query.contiguous()
+        output = torch.empty_like(query)
+        block_size, kv_heads = cache[0].shape[1:3]
+        self._library.qwen_attend(
+            query.data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(), output.data_ptr(),
+            tables.data_ptr(), tables.shape[1], starts.data_ptr(), contexts.data_ptr(),
+            len(contexts), query.shape[1], kv_heads, query.shape[2], block_size,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return output
+
+
+ATTENTION_SIZES = (64, 128)  # of a head: the instances in attention.cpp
+
+# p: pointer, n: number, i: int, f: float; as the functions of the .cpp files have them
+_C_TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_long, "i": ctypes.c_int, "f": ctypes.c_float}
+_SIGNATURES = {
+    "qwen_pack": "pnnipi",
+    "qwen_linear": "pnpppnnnipi",
+    "qwen_norm": "pppnnfi",
+    "qwen_gate": "ppnni",
+    "qwen_heads": "pppppppppnnnnfi",
+    "qwen_attend": "pppppnppnnnnni",
+}
 _KERNELS: dict[int, tuple[Kernel, ...]] = {0: (), 1: ("fma",), 3: ("fma", "dot")}
 
 
@@ -104,3 +181,7 @@ def _check(weight: torch.Tensor) -> None:
 
 def _sized(weight: torch.Tensor) -> tuple[int, int, int]:
     return weight.data_ptr(), weight.shape[0], weight.shape[1]
+
+
+def _pointer(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

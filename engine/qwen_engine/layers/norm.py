@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from qwen_engine.kernels.library import NativeLibrary
+
 
 class RMSNorm(nn.Module):
     """Normalise over the last dimension and scale by a learned weight."""
@@ -14,6 +16,9 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
         self.eps = eps
+        self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.library is not None:
+            return self.library.norm(hidden, self.weight, self.eps)
         return functional.rms_norm(hidden, self.weight.shape, self.weight, self.eps)

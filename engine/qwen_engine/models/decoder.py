@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from qwen_engine.kernels.library import can_pack
+from qwen_engine.kernels.library import NativeLibrary, can_pack
 from qwen_engine.layers.attention import AttentionStep, store_kv
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.linear import Linear
@@ -47,20 +47,38 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         self.head_dim = config.head_dim
+        self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
 
     def forward(
         self, hidden: torch.Tensor, cache: KVCache, context: ForwardContext
     ) -> torch.Tensor:
-        heads = self.qkv(hidden).unflatten(-1, (-1, self.head_dim))
-        query, key, value = heads.split(self.num_heads, dim=1)
+        heads: torch.Tensor = self.qkv(hidden).unflatten(-1, (-1, self.head_dim))
+        if self.library is None:
+            query = self._store_and_turn(heads, cache, context)
+        else:
+            query = self.library.heads(
+                heads, cache, context.slots, norms=self._norms(), rotary=(context.cos, context.sin)
+            )
+        attended = context.attention.attend(query, *cache)
+        projected: torch.Tensor = self.o_proj(attended.flatten(1))
+        return projected
+
+    def _store_and_turn(
+        self, heads: torch.Tensor, cache: KVCache, context: ForwardContext
+    ) -> torch.Tensor:
+        """Normalise and rotate, store keys and values, return the queries."""
+        query, key, value = torch.split(heads, self.num_heads, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         query = rotate(query, context.cos, context.sin)
         key = rotate(key, context.cos, context.sin)
         store_kv(cache, context.slots, key, value)
-        attended = context.attention.attend(query, *cache)
-        projected: torch.Tensor = self.o_proj(attended.flatten(1))
-        return projected
+        return query
+
+    def _norms(self) -> tuple[torch.Tensor, torch.Tensor, float] | None:
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return self.q_norm.weight, self.k_norm.weight, self.q_norm.eps
 
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self.qkv.checkpoint_tensors(prefix)
@@ -78,10 +96,16 @@ class FeedForward(nn.Module):
         inner, hidden = config.intermediate_size, config.hidden_size
         self.gate_up = Linear(hidden, {"gate_proj": inner, "up_proj": inner}, bias=config.mlp_bias)
         self.down = Linear(inner, {"down_proj": hidden}, bias=config.mlp_bias)
+        self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
-        mapped: torch.Tensor = self.down(functional.silu(gate) * up)
+        both = self.gate_up(hidden)
+        if self.library is None:
+            gate, up = both.chunk(2, dim=-1)
+            gated = functional.silu(gate) * up
+        else:
+            gated = self.library.gate(both)
+        mapped: torch.Tensor = self.down(gated)
         return mapped
 
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -175,6 +199,21 @@ class Decoder(nn.Module):
             self._output_gemm = gemm
             if self.output is None:
                 self._embedding_gemm = gemm
+
+    def use_library(self, library: NativeLibrary) -> None:
+        """Compute in C++ what lies between the products; the model is bfloat16 on a CPU."""
+        for module in self.modules():
+            is_wide = True
+            if isinstance(module, RMSNorm):
+                is_wide = len(module.weight) % 16 == 0
+            elif isinstance(module, Attention):
+                is_wide = module.head_dim % 32 == 0
+            elif isinstance(module, FeedForward):
+                is_wide = module.down.weight.shape[1] % 16 == 0
+            else:
+                continue
+            if is_wide:
+                module.library = library
 
     def probe_weights(self) -> list[torch.Tensor]:
         """Return one large weight of each layer, to measure products with."""

@@ -10,47 +10,21 @@
 // multiplies there; `dot` uses the bfloat16 dot product instruction. Which is faster differs
 // threefold between processors; native.py's caller measures.
 
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define QWEN_X86 1
-#include <immintrin.h>
-#include <omp.h>
-#endif
+#include "vector.h"
 
 namespace {
 
-constexpr long kPanel = 32;       // output rows side by side
-constexpr int kMaxRows = 12;      // of x at once: 24 accumulators, 4 weights, the rest scratch
+constexpr long kPanel = 32;            // output rows side by side
+constexpr int kMaxRows = 12;           // of x at once: 24 accumulators, 4 weights, the rest scratch
 constexpr long kChunkBytes = 1 << 20;  // of packed x that should stay in the L2 cache
 
 }  // namespace
 
 #ifdef QWEN_X86
 
-#define FMA_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
-#define DOT_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
-
 namespace {
-
-float to_float(uint16_t value) {
-  uint32_t bits = static_cast<uint32_t>(value) << 16;
-  float result;
-  std::memcpy(&result, &bits, 4);
-  return result;
-}
-
-// Round to nearest even, 16 values; NaN stays NaN.
-FMA_TARGET inline __m256i to_bfloat16(__m512 value) {
-  __m512i bits = _mm512_castps_si512(value);
-  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  rounded = _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc00000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
-}
 
 struct Output {
   uint16_t* y;           // at the first of the panel's columns

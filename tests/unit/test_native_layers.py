@@ -1,0 +1,110 @@
+"""The C++ between the products computes what torch computes, within bfloat16's rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.layers.attention import AttentionMetadata, store_kv
+from qwen_engine.layers.attention.native import NativeBackend
+from qwen_engine.layers.attention.reference import ReferenceBackend
+from qwen_engine.layers.rotary import rotate
+
+FOUND = NativeLibrary.find()
+pytestmark = pytest.mark.skipif(
+    FOUND is None, reason="the C++ was not built, or this processor has no AVX-512"
+)
+CPU = torch.device("cpu")
+ROUNDING = {"rtol": 2**-7, "atol": 1e-2}  # one unit in the last place of bfloat16
+
+
+@pytest.fixture
+def library() -> NativeLibrary:
+    assert FOUND is not None
+    return FOUND
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (7, 1024), (3, 5, 128)])
+def test_norm_is_that_of_torch(library: NativeLibrary, shape: tuple[int, ...]) -> None:
+    x, weight = noise(*shape), noise(shape[-1], seed=1)
+    expected = functional.rms_norm(x.float(), weight.shape, weight.float(), 1e-6)
+    torch.testing.assert_close(library.norm(x, weight, 1e-6).float(), expected, **ROUNDING)
+
+
+def test_gate_is_silu_times_up_even_for_large_values(library: NativeLibrary) -> None:
+    x = noise(9, 96) * 40
+    gate, up = x.float().chunk(2, dim=-1)
+    torch.testing.assert_close(library.gate(x).float(), functional.silu(gate) * up, **ROUNDING)
+
+
+@pytest.mark.parametrize("has_norms", [True, False])
+def test_heads_are_normalised_turned_and_stored(library: NativeLibrary, has_norms: bool) -> None:
+    rows, heads, kv_heads, size = 9, 6, 3, 64
+    qkv = noise(rows, heads + 2 * kv_heads, size)
+    angles = torch.rand(rows, 1, size // 2).repeat(1, 1, 2) * 6
+    cos, sin = angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
+    weights = noise(size, seed=1), noise(size, seed=2)
+    slots = torch.randperm(32)[:rows]
+    cache = (
+        torch.zeros(4, 8, kv_heads, size).bfloat16(),
+        torch.zeros(4, 8, kv_heads, size).bfloat16(),
+    )
+    expected = tuple(part.float() for part in cache)
+
+    query, key, value = qkv.float().split([heads, kv_heads, kv_heads], dim=1)
+    if has_norms:
+        query = functional.rms_norm(query, (size,), weights[0].float(), 1e-6)
+        key = functional.rms_norm(key, (size,), weights[1].float(), 1e-6)
+    query, key = (rotate(x, cos.float(), sin.float()) for x in (query, key))
+    store_kv(expected, slots, key, value)
+
+    norms = (*weights, 1e-6) if has_norms else None
+    result = library.heads(qkv, cache, slots, norms=norms, rotary=(cos, sin))
+    torch.testing.assert_close(result.float(), query, **ROUNDING)
+    for part, wanted in zip(cache, expected, strict=True):
+        torch.testing.assert_close(part.float(), wanted, **ROUNDING)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(16, 8), (3, 1), (12, 1), (4, 4)])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_attention_is_the_references(
+    library: NativeLibrary, size: int, heads: int, kv_heads: int, block_size: int
+) -> None:
+    # decodes, chunks at the start and deep in a context, single tokens, borders of tiles
+    lens = np.array([1, 1, 1, 5, 300, 33, 1, 2])
+    contexts = np.array([1, 257, 700, 5, 300, 600, 512, 258])
+    metadata, cache = make_cache(lens, contexts, block_size, (kv_heads, size))
+    query = noise(int(lens.sum()), heads, size, seed=3) * 2
+    step = NativeBackend(library).prepare(metadata, dtype=torch.bfloat16, device=CPU)
+    oracle = ReferenceBackend().prepare(metadata, dtype=torch.float32, device=CPU)
+    expected = oracle.attend(query.float(), cache[0].float(), cache[1].float())
+    torch.testing.assert_close(step.attend(query, *cache).float(), expected, **ROUNDING)
+
+
+def make_cache(
+    lens: np.ndarray, contexts: np.ndarray, block_size: int, shape: tuple[int, int]
+) -> tuple[AttentionMetadata, tuple[torch.Tensor, torch.Tensor]]:
+    """Give each sequence blocks of its own, in no order; what is not theirs is not a number."""
+    counts = -(-contexts // block_size)
+    ids = np.random.default_rng(0).permutation(int(counts.sum()) + 3)
+    tables = np.zeros((len(lens), int(counts.max())), dtype=np.int64)
+    parts = [torch.full((len(ids), block_size, *shape), torch.nan).bfloat16() for _ in range(2)]
+    taken = 0
+    for row, count, context in zip(tables, counts.tolist(), contexts.tolist(), strict=True):
+        row[:count] = ids[taken : taken + count]
+        taken += count
+        slots = (row[:count, None] * block_size + np.arange(block_size)).reshape(-1)[:context]
+        for seed, part in enumerate(parts):
+            part.flatten(0, 1)[torch.from_numpy(slots)] = noise(
+                context, *shape, seed=context + seed
+            )
+    starts = np.concatenate(([0], np.cumsum(lens)))
+    return AttentionMetadata(starts, contexts, tables, block_size), (parts[0], parts[1])

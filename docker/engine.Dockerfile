@@ -5,6 +5,8 @@
 ARG BASE=python:3.12-slim
 FROM ${BASE} AS build
 WORKDIR /src
+# The engine's C++ kernels are compiled here; without a compiler it would be slower on CPUs.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY constraints.txt ./
 COPY engine ./engine
 RUN python3 -m venv /opt/venv \

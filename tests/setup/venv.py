@@ -57,6 +57,8 @@ def ensure_venv() -> None:
 
 def _wanted_stamp() -> str:
     content = [(REPOSITORY / name).read_bytes() for name in _PINS]
+    kernels = sorted((REPOSITORY / "engine/qwen_engine/kernels").iterdir())
+    content += [path.read_bytes() for path in kernels if path.suffix in (".cpp", ".h")]
     content += [sys.version.encode(), str(REPOSITORY).encode()]
     return hashlib.sha256(b"\0".join(content)).hexdigest()
 
@@ -150,7 +152,8 @@ def _compile_imported() -> None:
             "for package in (qwen_engine, qwen_operator):",
             "    prefix = package.__name__ + '.'",
             "    for module in pkgutil.walk_packages(package.__path__, prefix):",
-            "        if not module.name.endswith('__main__'):",
+            # Not Python: kernels/library.py loads it by ctypes.
+            "        if not module.name.endswith(('.__main__', '._native')):",
             "            importlib.import_module(module.name)",
         ]
     )

@@ -15,7 +15,8 @@ from tests.control_plane.operator_process import OperatorProcess
 from tests.control_plane.qwen import CPU, L4_LABELS, SECONDS, Qwen
 
 CHART = Path(__file__).parents[2] / "charts" / "qwen-operator"
-CRD = "crd/qwendeployments.qwenoperator.io"
+CRD_NAME = "qwendeployments.qwenoperator.io"
+CRD = f"crd/{CRD_NAME}"
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def release(control_plane: Cluster, namespace: str) -> Iterator[str]:
 
 
 def test_install_upgrade_and_uninstall(control_plane: Cluster, release: str) -> None:
-    control_plane.kubectl("wait", "--for=condition=Established", CRD)
+    control_plane.wait_established(CRD_NAME)
     # nothing runs here, but the pod was admitted under the restricted standard
     until(
         lambda: control_plane.get("pods", "-n", release)["items"],
@@ -60,7 +61,7 @@ def test_install_upgrade_and_uninstall(control_plane: Cluster, release: str) -> 
 def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
     control_plane: Cluster, release: str, kwok_nodes: NodeFactory, tmp_path: Path
 ) -> None:
-    control_plane.kubectl("wait", "--for=condition=Established", CRD)
+    control_plane.wait_established(CRD_NAME)
     as_chart = _as_service_account(control_plane, release, tmp_path)
     operator = OperatorProcess(as_chart, tmp_path)
     operator.start()
@@ -83,7 +84,7 @@ def test_rights_in_one_namespace_are_enough_to_serve_it_and_no_other(
     narrow = ("--set", f"watchNamespaces={{{namespace}}}")
     control_plane.helm("install", "op", str(CHART), "-n", namespace, *narrow, "--wait=false")
     try:
-        control_plane.kubectl("wait", "--for=condition=Established", CRD)
+        control_plane.wait_established(CRD_NAME)
         operator = OperatorProcess(
             _as_service_account(control_plane, namespace, tmp_path), tmp_path
         )

@@ -60,6 +60,14 @@ class Cluster:
         """Run Helm and return its output. Raises CommandError."""
         return self._run(self._program("helm", "helm"), *args, seconds=seconds)
 
+    def wait_established(self, crd: str) -> None:
+        """Wait until objects of the definition can be made.
+
+        --for=condition= fails at once where the API server has not written any condition yet.
+        """
+        path = '{.status.conditions[?(@.type=="Established")].status}'
+        self.kubectl("wait", f"--for=jsonpath={path}=True", f"crd/{crd}")
+
     def get(self, *args: str) -> dict[str, Any]:
         """Return what `kubectl get ARGS` finds, as parsed JSON. Raises CommandError."""
         found: dict[str, Any] = json.loads(self.kubectl("get", *args, "-o", "json"))

@@ -15,9 +15,7 @@ from tests.control_plane.qwen import CRD, Qwen
 def served(control_plane: Cluster) -> Cluster:
     """The control plane with the CRD installed and served."""
     control_plane.kubectl("apply", "--server-side", "-f", str(CRD))
-    control_plane.kubectl(
-        "wait", "--for=condition=Established", "crd/qwendeployments.qwenoperator.io"
-    )
+    control_plane.wait_established("qwendeployments.qwenoperator.io")
     return control_plane
 
 

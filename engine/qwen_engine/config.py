@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from qwen_engine.errors import ConfigError
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, KVCacheDType
 
 DeviceName = Literal["cpu", "cuda"]
 BackendName = Literal["sdpa", "reference"]
@@ -31,6 +31,7 @@ class EngineConfig:
     num_gpu_blocks: int  # KV blocks in the pool, whatever the device
     served_model_names: tuple[str, ...] = ()
     dtype: DTypeName = "bfloat16"
+    kv_cache_dtype: KVCacheDType = "auto"  # the model's
     device: DeviceName = "cpu"
     block_size: int = 16  # tokens
     max_num_batched_tokens: int = 2048  # of one step
@@ -57,3 +58,6 @@ class EngineConfig:
                 raise ConfigError(name, getattr(self, name), "must be 0 or more")
         if self.dtype not in BYTES_PER_ELEMENT:
             raise ConfigError("dtype", self.dtype, f"must be one of {', '.join(BYTES_PER_ELEMENT)}")
+        if self.kv_cache_dtype not in get_args(KVCacheDType):
+            known = ", ".join(get_args(KVCacheDType))
+            raise ConfigError("kv_cache_dtype", self.kv_cache_dtype, f"must be one of {known}")

@@ -46,6 +46,7 @@ _DTYPES = {
     "float32": "float32",
     "float": "float32",
 }
+_KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8", "fp8": "fp8", "fp8_e4m3": "fp8"}
 _UNITS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "": 1}
 
 
@@ -125,6 +126,13 @@ def add_planned_flags(parser: argparse.ArgumentParser) -> None:
         help="auto, bfloat16, float16 or float32 (default: auto)",
     )
     add(
+        "--kv-cache-dtype",
+        type=_kv_cache_dtype,
+        default="auto",
+        metavar="TYPE",
+        help="auto (that of --dtype), int8 or fp8: 8 bits hold nearly twice the tokens",
+    )
+    add(
         "--max-model-len",
         type=token_count,
         metavar="N",
@@ -181,8 +189,7 @@ def _add_other_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--enable-chunked-prefill", action="store_true", help=argparse.SUPPRESS)  # always on
     # What scripts pass out of habit and what is true here anyway.
-    for name, value in (("tensor-parallel-size", "1"), ("pipeline-parallel-size", "1"),
-                        ("kv-cache-dtype", "auto")):  # fmt: skip
+    for name, value in (("tensor-parallel-size", "1"), ("pipeline-parallel-size", "1")):
         add(f"--{name}", type=_only(value), help=argparse.SUPPRESS)
     add("-tp", dest="tensor_parallel_size", type=_only("1"), help=argparse.SUPPRESS)
 
@@ -221,6 +228,7 @@ def demands(parser: Parser, arguments: argparse.Namespace) -> Demands:
             block_size=arguments.block_size,
             gpu_memory_utilization=arguments.gpu_memory_utilization,
             dtype=arguments.dtype,
+            kv_cache_dtype=arguments.kv_cache_dtype,
             enable_prefix_caching=arguments.enable_prefix_caching,
             num_gpu_blocks_override=arguments.num_gpu_blocks_override,
             swap_space=arguments.swap_space,
@@ -242,6 +250,15 @@ def _dtype(text: str) -> str:
     if text not in _DTYPES:
         raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_DTYPES)}")
     return _DTYPES[text]
+
+
+def _kv_cache_dtype(text: str) -> str:
+    if text not in _KV_CACHE_DTYPES:
+        known = ", ".join(_KV_CACHE_DTYPES)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is none of {known}: take int8 or fp8 for 8 bits"
+        )
+    return _KV_CACHE_DTYPES[text]
 
 
 def _only(value: str) -> Callable[[str], str]:

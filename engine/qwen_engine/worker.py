@@ -20,7 +20,7 @@ from qwen_engine.batch import build_model_input
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ConfigError
 from qwen_engine.kernels.library import NativeLibrary
-from qwen_engine.layers.attention import build_backend
+from qwen_engine.layers.attention import build_backend, eight_bit
 from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
@@ -179,24 +179,29 @@ class Worker:
 
     def _allocate_caches(self, model_config: ModelConfig) -> list[KVCache]:
         config = self.config
-        shape = (
-            config.num_gpu_blocks,
-            config.block_size,
-            model_config.num_kv_heads,
-            model_config.head_dim,
-        )
+        shape, dtype = kv_block(config, model_config)
         # Zeros, not whatever was there: padding is read before it is masked, and 0 × NaN is NaN.
-        new_part = partial(torch.zeros, shape, dtype=self._dtype, device=self._device)
+        new_part = partial(
+            torch.zeros, (config.num_gpu_blocks, *shape), dtype=dtype, device=self._device
+        )
         try:
             return [(new_part(), new_part()) for _ in range(model_config.num_layers)]
         except RuntimeError as error:
-            block = torch.Size(shape[1:]).numel() * self._dtype.itemsize
+            block = torch.Size(shape).numel() * dtype.itemsize
             total = 2 * model_config.num_layers * config.num_gpu_blocks * block
             raise ConfigError(
                 "num_gpu_blocks",
                 config.num_gpu_blocks,
                 f"their {total:,} bytes cannot be allocated on {config.device}: {error}",
             ) from error
+
+
+def kv_block(config: EngineConfig, model: ModelConfig) -> tuple[tuple[int, ...], torch.dtype]:
+    """Return the shape and dtype of one layer's keys, or values, of one block."""
+    if config.kv_cache_dtype == "auto":
+        return (config.block_size, model.num_kv_heads, model.head_dim), getattr(torch, config.dtype)
+    num_bytes = config.block_size * model.num_kv_heads * eight_bit.row_bytes(model.head_dim)
+    return (num_bytes,), eight_bit.DTYPES[config.kv_cache_dtype]
 
 
 def _open_device(config: EngineConfig) -> torch.device:

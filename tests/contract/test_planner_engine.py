@@ -1,16 +1,20 @@
 """The planner prices what the engine really allocates: the same tensors, the same bounds."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from math import prod
+from pathlib import Path
 
 import pytest
 import torch
 
+from qwen_engine.config import EngineConfig
 from qwen_engine.layers.attention import sdpa
 from qwen_engine.layers.rotary import RotaryEmbedding
 from qwen_engine.model_config import ModelConfig, RopeConfig
 from qwen_engine.models.decoder import Decoder
 from qwen_engine.planning import find_model, model_ids, parameter_shapes
-from qwen_engine.planning.ledger import GATHERED_TOKENS
+from qwen_engine.planning.ledger import GATHERED_TOKENS, block_bytes
+from qwen_engine.worker import kv_block
 
 
 def decoder_of(model):
@@ -34,3 +38,23 @@ def test_the_engine_allocates_the_parameters_that_the_planner_counts(model_id):
 
 def test_the_planner_knows_how_much_context_attention_gathers():
     assert GATHERED_TOKENS == sdpa.MAX_GROUP_TOKENS
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8", "fp8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("block_size", [16, 128])
+def test_a_block_takes_the_bytes_that_the_planner_counts(kv_cache_dtype, dtype, block_size):
+    model = replace(find_model("Qwen/Qwen3-8B"), kv_cache_dtype=kv_cache_dtype)
+    config = EngineConfig(
+        model_path=Path(), max_model_len=64, num_gpu_blocks=1, dtype=dtype,
+        block_size=block_size, kv_cache_dtype=kv_cache_dtype,
+    )  # fmt: skip
+    shape, kind = kv_block(config, model)
+    one_part = prod(shape) * kind.itemsize
+    assert 2 * model.num_layers * one_part == block_bytes(model, dtype, block_size)
+
+
+def test_eight_bits_hold_nearly_twice_the_tokens():
+    model = find_model("Qwen/Qwen3-8B")
+    eight = replace(model, kv_cache_dtype="int8")
+    assert block_bytes(model, "bfloat16", 16) / block_bytes(eight, "bfloat16", 16) > 1.96

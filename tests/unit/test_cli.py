@@ -43,6 +43,13 @@ def test_lengths_are_read_as_vllm_reads_them(text: str, tokens: int) -> None:
     assert settings_of("--max-model-len", text).engine.demands.max_model_len == tokens
 
 
+@pytest.mark.parametrize(
+    ("text", "taken"), [("auto", "auto"), ("int8", "int8"), ("fp8", "fp8"), ("fp8_e4m3", "fp8")]
+)
+def test_the_kv_cache_may_be_in_eight_bits(text: str, taken: str) -> None:
+    assert settings_of("--kv-cache-dtype", text).engine.demands.kv_cache_dtype == taken
+
+
 def test_underscores_do_for_dashes() -> None:
     assert settings_of("--max_model_len=4096").engine.demands.max_model_len == 4096
 
@@ -92,6 +99,7 @@ def test_values_that_mean_what_is_true_here_anyway_are_accepted(
         (["--max-model-len", "0"], "no count of tokens"),
         (["--max-num-seqs", "0"], "--max-num-seqs"),
         (["--dtype", "int3"], "int3"),
+        (["--kv-cache-dtype", "fp8_e5m2"], "take int8 or fp8"),
         (["--port", "70000"], "--port"),
         (["--chat-template", "/nowhere/x.jinja"], "--chat-template"),
         (["--max-queue", "-1"], "--max-queue"),

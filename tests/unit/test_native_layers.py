@@ -66,7 +66,7 @@ def test_heads_are_normalised_turned_and_stored(library: NativeLibrary, has_norm
     store_kv(expected, slots, key, value)
 
     norms = (*weights, 1e-6) if has_norms else None
-    result = library.heads(qkv, cache, slots, norms=norms, rotary=(cos, sin))
+    result = library.heads(qkv, cache, slots, kv_heads=kv_heads, norms=norms, rotary=(cos, sin))
     torch.testing.assert_close(result.float(), query, **ROUNDING)
     for part, wanted in zip(cache, expected, strict=True):
         torch.testing.assert_close(part.float(), wanted, **ROUNDING)

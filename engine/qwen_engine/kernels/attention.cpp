@@ -1,4 +1,5 @@
-// Causal attention over the block table, bfloat16 in and out, float32 between.
+// Causal attention over the block table, bfloat16 in and out, float32 between; the cache in
+// bfloat16 or in 8 bits.
 //
 // One call computes a layer's whole step: each sequence's queries against its own blocks, read
 // where they lie. Two kernels: sequences with one query keep the head's dimensions in the lanes;
@@ -10,7 +11,7 @@
 #include <cmath>
 #include <vector>
 
-#include "vector.h"
+#include "cache.h"
 
 #ifdef QWEN_X86
 
@@ -22,11 +23,6 @@ constexpr int kPanels = 8;         // that share a converted tile
 constexpr long kDecodeRows = 8;    // at most, for a sequence with one query
 constexpr int kMaxRows = 12;       // of the matrix kernel, as in gemm.cpp
 
-struct Cache {
-  const uint16_t *keys, *values;  // [slots][kv_heads][size]
-  long kv_heads, block_size, size;
-};
-
 struct Work {  // queries of one sequence and key head
   const uint16_t* query;  // of the sequence's first row: [rows][heads][size]
   uint16_t* output;
@@ -34,14 +30,14 @@ struct Work {  // queries of one sequence and key head
   long context, num_queries, heads, kv_head, first_row, num_rows;
 };
 
-inline long offset_of(const Cache& cache, const Work& work, long token) {
-  long slot = work.table[token / cache.block_size] * cache.block_size + token % cache.block_size;
-  return (slot * cache.kv_heads + work.kv_head) * cache.size;
+inline Place place_of(const Cache& cache, const Work& work, long token) {
+  return place_of(cache, work.table[token / cache.block_size], token % cache.block_size,
+                  work.kv_head);
 }
 
 // ---- one query ----
 
-template <int kSize, int kHeads>
+template <typename Rows, int kSize, int kHeads>
 FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head) {
   constexpr int kParts = kSize / 32;
   Pairs query[kHeads][kParts], sum[kHeads][kParts];
@@ -52,7 +48,7 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
     most[head] = -INFINITY;
     total[head] = 0;
     for (int part = 0; part < kParts; ++part) {
-      Pairs loaded = load_pairs(work.query + (first_head + head) * kSize + part * 32);
+      Pairs loaded = Rows::load_query(work.query + (first_head + head) * kSize + part * 32);
       query[head][part] = {_mm512_mul_ps(loaded.even, scale), _mm512_mul_ps(loaded.odd, scale)};
       sum[head][part] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     }
@@ -61,11 +57,11 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
     const long count = std::min<long>(kTile, work.context - start);
     const long padded = (count + 15) / 16 * 16;
     for (long token = 0; token < count; ++token) {
-      const uint16_t* key = cache.keys + offset_of(cache, work, start + token);
+      const Place place = place_of(cache, work, start + token);
       __m512 dot[kHeads];
       for (int head = 0; head < kHeads; ++head) dot[head] = _mm512_setzero_ps();
       for (int part = 0; part < kParts; ++part) {
-        Pairs k = load_pairs(key + part * 32);
+        Pairs k = Rows::load(cache.keys + place.row, part * 32);
         for (int head = 0; head < kHeads; ++head) {
           dot[head] = _mm512_fmadd_ps(query[head][part].even, k.even, dot[head]);
           dot[head] = _mm512_fmadd_ps(query[head][part].odd, k.odd, dot[head]);
@@ -73,6 +69,7 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
       }
       for (int head = 0; head < kHeads; ++head) {
         scores[head][token] = _mm512_reduce_add_ps(dot[head]);
+        if (Rows::kIsScaled) scores[head][token] *= scale_at(cache.keys, place) * Rows::kFactor;
       }
     }
     for (int head = 0; head < kHeads; ++head) {
@@ -98,11 +95,12 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
       }
     }
     for (long token = 0; token < count; ++token) {
-      const uint16_t* value = cache.values + offset_of(cache, work, start + token);
+      const Place place = place_of(cache, work, start + token);
+      const float factor = Rows::kIsScaled ? scale_at(cache.values, place) * Rows::kFactor : 1.0f;
       for (int part = 0; part < kParts; ++part) {
-        Pairs v = load_pairs(value + part * 32);
+        Pairs v = Rows::load(cache.values + place.row, part * 32);
         for (int head = 0; head < kHeads; ++head) {
-          __m512 share = _mm512_set1_ps(scores[head][token]);
+          __m512 share = _mm512_set1_ps(scores[head][token] * factor);
           sum[head][part].even = _mm512_fmadd_ps(share, v.even, sum[head][part].even);
           sum[head][part].odd = _mm512_fmadd_ps(share, v.odd, sum[head][part].odd);
         }
@@ -112,19 +110,19 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
   for (int head = 0; head < kHeads; ++head) {
     const __m512 share = _mm512_set1_ps(1.0f / total[head]);
     for (int part = 0; part < kParts; ++part) {
-      store_pairs(work.output + (first_head + head) * kSize + part * 32,
+      Rows::store(work.output + (first_head + head) * kSize + part * 32,
                   _mm512_mul_ps(sum[head][part].even, share),
                   _mm512_mul_ps(sum[head][part].odd, share));
     }
   }
 }
 
-template <int kSize>
+template <typename Rows, int kSize>
 void attend_decode(const Cache& cache, const Work& work) {
   const long group = work.heads / cache.kv_heads, first = work.kv_head * group;
   long head = 0;
-  for (; head + 2 <= group; head += 2) attend_one<kSize, 2>(cache, work, first + head);
-  if (head < group) attend_one<kSize, 1>(cache, work, first + head);
+  for (; head + 2 <= group; head += 2) attend_one<Rows, kSize, 2>(cache, work, first + head);
+  if (head < group) attend_one<Rows, kSize, 1>(cache, work, first + head);
 }
 
 // ---- chunks of a prompt ----
@@ -177,10 +175,6 @@ struct Scratch {
       : keys(kTile * size), values(kTile * size), scores(kTile * kLanes),
         query(kPanels * size * kLanes), sums(kPanels * size * kLanes) {}
 };
-
-FMA_TARGET void widen(const uint16_t* source, long size, float* target) {
-  for (long i = 0; i < size; i += 16) _mm512_storeu_ps(target + i, load16(source + i));
-}
 
 const uint16_t* query_row(const Cache& cache, const Work& work, long row) {
   const long group = work.heads / cache.kv_heads;
@@ -245,15 +239,12 @@ void store_sums(const Cache& cache, const Work& work, Scratch& scratch) {
     long place = query_row(cache, work, work.first_row + index) - work.query;
     uint16_t* target = work.output + place;
     for (long i = 0; i < cache.size; ++i) {
-      float value = sums[i * kLanes] * share;
-      uint32_t bits;
-      std::memcpy(&bits, &value, 4);
-      bits = value != value ? 0x7fc00000 : bits + 0x7fff + ((bits >> 16) & 1);
-      target[i] = static_cast<uint16_t>(bits >> 16);
+      target[i] = from_float(sums[i * kLanes] * share);
     }
   }
 }
 
+template <typename Rows>
 void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
   const long num_panels = (work.num_rows + kLanes - 1) / kLanes;
   load_queries(cache, work, scratch);
@@ -261,9 +252,13 @@ void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
   for (long start = 0; start < seen; start += kTile) {
     const long count = std::min<long>(kTile, seen - start);
     for (long token = 0; token < count; ++token) {
-      const long offset = offset_of(cache, work, start + token);
-      widen(cache.keys + offset, cache.size, scratch.keys.data() + token * cache.size);
-      widen(cache.values + offset, cache.size, scratch.values.data() + token * cache.size);
+      const Place place = place_of(cache, work, start + token);
+      const float key_scale = Rows::kIsScaled ? scale_at(cache.keys, place) : 1.0f;
+      const float value_scale = Rows::kIsScaled ? scale_at(cache.values, place) : 1.0f;
+      Rows::widen(cache.keys + place.row, cache.size, key_scale,
+                  scratch.keys.data() + token * cache.size);
+      Rows::widen(cache.values + place.row, cache.size, value_scale,
+                  scratch.values.data() + token * cache.size);
     }
     for (long panel = 0; panel < num_panels; ++panel) {
       const long some = std::min<long>(count, scratch.position[panel][kLanes - 1] + 1 - start);
@@ -280,17 +275,41 @@ void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
   store_sums(cache, work, scratch);
 }
 
+// Compute all of a step's work.
+template <typename Rows>
+void attend_all(const Cache& cache, const std::vector<Work>& decodes,
+                const std::vector<Work>& chunks, int num_threads) {
+  const long num_decodes = static_cast<long>(decodes.size());
+  const long num_chunks = static_cast<long>(chunks.size());
+#pragma omp parallel num_threads(num_threads)
+  {
+    if (num_chunks > 0) {
+      Scratch scratch(cache.size);
+#pragma omp for schedule(dynamic, 1) nowait
+      for (long i = 0; i < num_chunks; ++i) attend_chunk<Rows>(cache, chunks[i], scratch);
+    }
+#pragma omp for schedule(dynamic, 4)
+    for (long i = 0; i < num_decodes; ++i) {
+      if (cache.size == 128) {
+        attend_decode<Rows, 128>(cache, decodes[i]);
+      } else {
+        attend_decode<Rows, 64>(cache, decodes[i]);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" {
 
 // Attend [tokens][heads][size] to each sequence's own blocks; sizes 64 and 128.
-// tables: [num_seqs][table_width]; starts: [num_seqs + 1] rows of the queries.
-void qwen_attend(const uint16_t* query, const uint16_t* keys, const uint16_t* values,
-                 uint16_t* output, const int64_t* tables, long table_width, const int64_t* starts,
+// tables: [num_seqs][table_width]; starts: [num_seqs + 1] rows of the queries; format: cache.h's.
+void qwen_attend(const uint16_t* query, uint8_t* keys, uint8_t* values, uint16_t* output,
+                 const int64_t* tables, long table_width, const int64_t* starts,
                  const int64_t* contexts, long num_seqs, long heads, long kv_heads, long size,
-                 long block_size, int num_threads) {
-  const Cache cache{keys, values, kv_heads, block_size, size};
+                 long block_size, int format, int num_threads) {
+  const Cache cache{keys, values, kv_heads, block_size, size, format};
   std::vector<Work> decodes, chunks;
   for (long seq = 0; seq < num_seqs; ++seq) {
     const long num_queries = starts[seq + 1] - starts[seq], row = starts[seq] * heads * size;
@@ -311,24 +330,10 @@ void qwen_attend(const uint16_t* query, const uint16_t* keys, const uint16_t* va
     }
   }
   std::reverse(chunks.begin(), chunks.end());  // the last see most: the longest work first
-  const long num_decodes = static_cast<long>(decodes.size());
-  const long num_chunks = static_cast<long>(chunks.size());
-#pragma omp parallel num_threads(num_threads)
-  {
-    if (num_chunks > 0) {
-      Scratch scratch(size);
-#pragma omp for schedule(dynamic, 1) nowait
-      for (long i = 0; i < num_chunks; ++i) attend_chunk(cache, chunks[i], scratch);
-    }
-#pragma omp for schedule(dynamic, 4)
-    for (long i = 0; i < num_decodes; ++i) {
-      if (size == 128) {
-        attend_decode<128>(cache, decodes[i]);
-      } else {
-        attend_decode<64>(cache, decodes[i]);
-      }
-    }
-  }
+  auto attend = format == kBfloat16 ? attend_all<Bfloat16Rows>
+                : format == kInt8   ? attend_all<Int8Rows>
+                                    : attend_all<Fp8Rows>;
+  attend(cache, decodes, chunks, num_threads);
 }
 
 }  // extern "C"

@@ -2,8 +2,9 @@
 // out, float32 between.
 
 #include <cmath>
+#include <vector>
 
-#include "vector.h"
+#include "cache.h"
 
 #ifdef QWEN_X86
 
@@ -62,6 +63,14 @@ FMA_TARGET void turn_head(const uint16_t* x, const uint16_t* weight, const uint1
   }
 }
 
+void store_head(const Cache& cache, const uint16_t* x, uint8_t* part, const Place& place) {
+  if (cache.format == kBfloat16) {
+    std::memcpy(part + place.row, x, cache.size * 2);
+  } else {
+    store_eight_bit(x, cache.size, static_cast<Format>(cache.format), part, place);
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -84,11 +93,12 @@ void qwen_gate(const uint16_t* x, uint16_t* out, long rows, long size, int num_t
 }
 
 // qkv [rows][heads + 2 · kv_heads][size] → query, and keys and values in their slots.
-// q_norm, k_norm: weights or null; cos, sin: [rows][size]. size: a multiple of 32.
+// q_norm, k_norm: weights or null; cos, sin: [rows][size]. size: a multiple of 32; format: cache.h's.
 void qwen_heads(const uint16_t* qkv, const uint16_t* q_norm, const uint16_t* k_norm,
                 const uint16_t* cos, const uint16_t* sin, const int64_t* slots, uint16_t* query,
-                uint16_t* keys, uint16_t* values, long rows, long heads, long kv_heads, long size,
-                float eps, int num_threads) {
+                uint8_t* keys, uint8_t* values, long rows, long heads, long kv_heads, long size,
+                long block_size, int format, float eps, int num_threads) {
+  const Cache cache{keys, values, kv_heads, block_size, size, format};
 #pragma omp parallel for schedule(static) num_threads(threads_for(rows, num_threads))
   for (long row = 0; row < rows; ++row) {
     const uint16_t* x = qkv + row * (heads + 2 * kv_heads) * size;
@@ -96,11 +106,13 @@ void qwen_heads(const uint16_t* qkv, const uint16_t* q_norm, const uint16_t* k_n
     for (long head = 0; head < heads; ++head) {
       turn_head(x + head * size, q_norm, c, s, size, eps, query + (row * heads + head) * size);
     }
-    const long slot = slots[row] * kv_heads * size;
+    std::vector<uint16_t> key(size);
     for (long head = 0; head < kv_heads; ++head) {
-      turn_head(x + (heads + head) * size, k_norm, c, s, size, eps, keys + slot + head * size);
+      const Place place = place_of(cache, slots[row] / block_size, slots[row] % block_size, head);
+      turn_head(x + (heads + head) * size, k_norm, c, s, size, eps, key.data());
+      store_head(cache, key.data(), keys, place);
+      store_head(cache, x + (heads + kv_heads + head) * size, values, place);
     }
-    std::memcpy(values + slot, x + (heads + kv_heads) * size, kv_heads * size * 2);
   }
 }
 

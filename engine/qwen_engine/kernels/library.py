@@ -106,6 +106,7 @@ class NativeLibrary:
         cache: tuple[torch.Tensor, torch.Tensor],
         slots: torch.Tensor,
         *,
+        kv_heads: int,
         norms: tuple[torch.Tensor, torch.Tensor, float] | None,
         rotary: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
@@ -116,14 +117,14 @@ class NativeLibrary:
         queries [rows, heads, head_dim].
         """
         rows, all_heads, size = qkv.shape
-        kv_heads = cache[0].shape[2]
+        block_size = _rows_per_block(cache[0], size) // kv_heads
         query = torch.empty(rows, all_heads - 2 * kv_heads, size, dtype=qkv.dtype)
         q_norm, k_norm, eps = norms or (None, None, 0.0)
         self._library.qwen_heads(
             qkv.data_ptr(), _pointer(q_norm), _pointer(k_norm), rotary[0].data_ptr(),
             rotary[1].data_ptr(), slots.data_ptr(), query.data_ptr(), cache[0].data_ptr(),
-            cache[1].data_ptr(), rows, query.shape[1], kv_heads, size, eps,
-            torch.get_num_threads(),
+            cache[1].data_ptr(), rows, query.shape[1], kv_heads, size, block_size,
+            _FORMATS[cache[0].dtype], eps, torch.get_num_threads(),
         )  # fmt: skip
         return query
 
@@ -132,6 +133,7 @@ class NativeLibrary:
         query: torch.Tensor,
         cache: tuple[torch.Tensor, torch.Tensor],
         *,
+        block_size: int,
         tables: torch.Tensor,
         starts: torch.Tensor,
         contexts: torch.Tensor,
@@ -142,12 +144,12 @@ class NativeLibrary:
         """
         query = query.contiguous()
         output = torch.empty_like(query)
-        block_size, kv_heads = cache[0].shape[1:3]
+        kv_heads = _rows_per_block(cache[0], query.shape[2]) // block_size
         self._library.qwen_attend(
             query.data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(), output.data_ptr(),
             tables.data_ptr(), tables.shape[1], starts.data_ptr(), contexts.data_ptr(),
             len(contexts), query.shape[1], kv_heads, query.shape[2], block_size,
-            torch.get_num_threads(),
+            _FORMATS[cache[0].dtype], torch.get_num_threads(),
         )  # fmt: skip
         return output
 
@@ -161,9 +163,11 @@ _SIGNATURES = {
     "qwen_linear": "pnpppnnnipi",
     "qwen_norm": "pppnnfi",
     "qwen_gate": "ppnni",
-    "qwen_heads": "pppppppppnnnnfi",
-    "qwen_attend": "pppppnppnnnnni",
+    "qwen_heads": "pppppppppnnnnnifi",
+    "qwen_attend": "pppppnppnnnnnii",
 }
+_FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
+_SCALE_BYTES = 2  # beside a head in 8 bits
 _KERNELS: dict[int, tuple[Kernel, ...]] = {0: (), 1: ("fma",), 3: ("fma", "dot")}
 
 
@@ -171,6 +175,12 @@ def can_pack(weight: torch.Tensor) -> bool:
     """Say whether a weight [out, in] falls into whole panels of pairs."""
     out, size = weight.shape
     return out % PANEL_ROWS == 0 and size % 2 == 0
+
+
+def _rows_per_block(part: torch.Tensor, head_dim: int) -> int:
+    """Return a block's size × its heads, of keys or values in any format."""
+    row = head_dim * part.itemsize + (_SCALE_BYTES if part.itemsize == 1 else 0)
+    return part.nbytes // len(part) // row
 
 
 def _check(weight: torch.Tensor) -> None:

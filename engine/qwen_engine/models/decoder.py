@@ -57,7 +57,12 @@ class Attention(nn.Module):
             query = self._store_and_turn(heads, cache, context)
         else:
             query = self.library.heads(
-                heads, cache, context.slots, norms=self._norms(), rotary=(context.cos, context.sin)
+                heads,
+                cache,
+                context.slots,
+                kv_heads=self.num_heads[1],
+                norms=self._norms(),
+                rotary=(context.cos, context.sin),
             )
         attended = context.attention.attend(query, *cache)
         projected: torch.Tensor = self.o_proj(attended.flatten(1))

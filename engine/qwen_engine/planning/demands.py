@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast, get_args
 
 from qwen_engine.planning.errors import InvalidDemandError
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelShape
 
 BLOCK_SIZES = (16, 32, 64, 128)  # tokens per block that the attention backends run
 
@@ -20,6 +21,7 @@ class Demands:
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"  # the model's own, or 8 bits
     enable_prefix_caching: bool = True
     num_gpu_blocks_override: int | None = None
     swap_space: float | None = None  # GiB
@@ -45,3 +47,13 @@ class Demands:
         if self.dtype not in ("auto", *BYTES_PER_ELEMENT):
             known = ", ".join(("auto", *BYTES_PER_ELEMENT))
             raise InvalidDemandError("dtype", self.dtype, f"must be one of {known}")
+        if self.kv_cache_dtype not in get_args(KVCacheDType):
+            raise InvalidDemandError(
+                "kv_cache_dtype",
+                self.kv_cache_dtype,
+                f"must be one of {', '.join(get_args(KVCacheDType))}",
+            )
+
+    def serve(self, model: ModelShape) -> ModelShape:
+        """Return the model as it is to be kept in memory."""
+        return replace(model, kv_cache_dtype=cast(KVCacheDType, self.kv_cache_dtype))

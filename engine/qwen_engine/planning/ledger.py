@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from qwen_engine.planning.device import Device
 from qwen_engine.planning.quantities import MIB, ceil_div, format_bytes
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, ModelShape
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KV_SCALE_BYTES, DTypeName, ModelShape
 from qwen_engine.planning.weights import num_parameters, weight_bytes
 
 # Resident bytes of a Python process with torch, transformers and aiohttp imported and a first
@@ -64,6 +64,8 @@ def activation_lines(model: ModelShape, dtype: DTypeName, step: StepSize) -> lis
     widest = 2 * hidden + max(3 * model.q_size + 3 * model.kv_size, 3 * model.intermediate_size)
     gathered = max(step.max_model_len, min(GATHERED_TOKENS, step.max_num_seqs * step.max_model_len))
     context = 2 * gathered * model.kv_size * size
+    if model.kv_cache_dtype != "auto":  # gathered as it lies, then widened
+        context += gathered * model.kv_bytes_per_token(size) // model.num_layers
     logits = _LOGITS_COPIES * step.max_num_seqs * model.vocab_size * 4
     return [
         LedgerLine("layer", tokens * widest * size, f"{tokens:,} tokens × {widest:,} × {size} B"),
@@ -97,10 +99,14 @@ def activations_line(model: ModelShape, dtype: DTypeName, step: StepSize) -> Led
 
 def kv_line(model: ModelShape, dtype: DTypeName, *, block_size: int, num_blocks: int) -> LedgerLine:
     """Return the bytes of the block pool, with the formula of one block."""
-    each, size = block_bytes(model, dtype, block_size), BYTES_PER_ELEMENT[dtype]
+    each, head = block_bytes(model, dtype, block_size), f"{model.head_dim}"
+    if model.kv_cache_dtype == "auto":
+        head += f" × {BYTES_PER_ELEMENT[dtype]} B"
+    else:
+        head = f"({head} B {model.kv_cache_dtype} + {KV_SCALE_BYTES} B scale)"
     how = (
         f"{num_blocks:,} blocks × {format_bytes(each)} (2 × {model.num_layers} layers × "
-        f"{model.num_kv_heads} KV heads × {model.head_dim} × {size} B × {block_size} tokens)"
+        f"{model.num_kv_heads} KV heads × {head} × {block_size} tokens)"
     )
     return LedgerLine("kv-cache", num_blocks * each, how)
 

@@ -101,7 +101,7 @@ def make_plan(model: ModelShape, device: Device, demands: Demands) -> Plan:
         DoesNotFitError: one request of the demanded (or the shortest sensible) length has no room.
         InvalidDemandError: a demand cannot be met whatever the memory.
     """
-    profile = choices.profile_of(device)
+    model, profile = demands.serve(model), choices.profile_of(device)
     dtype = choices.choose_dtype(model, device, demands)
     block_size = choices.choose_block_size(profile, demands)
     seqs = choices.choose_max_num_seqs(profile, demands)
@@ -129,6 +129,7 @@ def make_plan(model: ModelShape, device: Device, demands: Demands) -> Plan:
         Setting("--max-num-seqs", str(seqs.value), seqs.reason),
         Setting("--swap-space", f"{swap.gib:g}", swap.reason),
         _prefix_caching(demands),
+        *_eight_bit(demands),
         *_override(demands),
         *([Setting("--device", "cpu", "no GPU was asked for")] if device.kind == "cpu" else []),
     )
@@ -179,6 +180,12 @@ def _prefix_caching(demands: Demands) -> Setting:
     if demands.enable_prefix_caching:
         return Setting("--enable-prefix-caching", "true", "a shared prefix is computed once")
     return Setting("--no-enable-prefix-caching", "true", choices.DEMANDED)
+
+
+def _eight_bit(demands: Demands) -> list[Setting]:
+    if demands.kv_cache_dtype == "auto":
+        return []
+    return [Setting("--kv-cache-dtype", demands.kv_cache_dtype, choices.DEMANDED)]
 
 
 def _override(demands: Demands) -> list[Setting]:

@@ -15,7 +15,7 @@ _FULL_LENGTH_REQUESTS = 4  # that the recommended pool holds at once
 
 def recommend_cpu_memory(model: ModelShape, demands: Demands) -> int:
     """Return a memory limit in bytes, whole GiB, that holds four requests of full length."""
-    device = cpu_device(0, source="recommended")
+    model, device = demands.serve(model), cpu_device(0, source="recommended")
     profile = choices.profile_of(device)
     seqs = choices.choose_max_num_seqs(profile, demands).value
     draft = Draft(

@@ -14,6 +14,8 @@ from qwen_engine.planning.errors import InvalidConfigError, UnsupportedModelErro
 
 DTypeName = Literal["float32", "bfloat16", "float16"]
 BYTES_PER_ELEMENT: Mapping[DTypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+KVCacheDType = Literal["auto", "int8", "fp8"]
+KV_SCALE_BYTES = 2  # of each token's head in an 8-bit KV cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class ModelShape:
     Attributes:
         head_dim: independent of hidden_size / num_heads.
         max_len: tokens the positions are good for; YaRN stretches them beyond those trained.
+        kv_cache_dtype: how the engine keeps keys and values, as demanded; auto: in its own type.
     """
 
     model_id: str
@@ -67,6 +70,7 @@ class ModelShape:
     output_bias: bool  # of the attention's output projection
     mlp_bias: bool
     dtype: DTypeName  # the checkpoint's
+    kv_cache_dtype: KVCacheDType = "auto"
 
     @property
     def traits(self) -> Architecture:
@@ -83,7 +87,10 @@ class ModelShape:
 
     def kv_bytes_per_token(self, bytes_per_element: int) -> int:
         """Return the bytes of keys and values that one token takes over all layers."""
-        return 2 * self.num_layers * self.kv_size * bytes_per_element
+        head = self.head_dim * bytes_per_element
+        if self.kv_cache_dtype != "auto":
+            head = self.head_dim + KV_SCALE_BYTES
+        return 2 * self.num_layers * self.num_kv_heads * head
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

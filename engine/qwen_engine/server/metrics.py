@@ -156,7 +156,7 @@ def _cache_config(stats: EngineStats, launched: Launched) -> Metric:
         "block_size": str(stats.block_size),
         "num_gpu_blocks": str(stats.num_total_blocks),
         "num_cpu_blocks": str(stats.num_total_swap_blocks),
-        "cache_dtype": "auto",
+        "cache_dtype": launched.config.kv_cache_dtype,
         "enable_prefix_caching": str(launched.config.enable_prefix_caching),
         "gpu_memory_utilization": f"{launched.plan.gpu_memory_utilization:g}",
     }

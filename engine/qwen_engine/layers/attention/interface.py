@@ -1,7 +1,7 @@
 """What an attention backend is given, and what it must do.
 
-A layer's cache is two tensors [num_blocks, block_size, num_kv_heads, head_dim], keys and values.
-Slot = block × block_size + offset, so the first two dimensions flattened are slots.
+A layer's cache is two tensors [num_blocks, block_size, num_kv_heads, head_dim], keys and values;
+in 8 bits they are as `eight_bit` says. Slot = block × block_size + offset.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
+
+from qwen_engine.layers.attention import eight_bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +63,7 @@ def store_kv(
 ) -> None:
     """Write key and value [num_tokens, num_kv_heads, head_dim] to their slots [num_tokens]."""
     for tensor, new in zip(cache, (key, value), strict=True):
-        tensor.flatten(0, 1).index_copy_(0, slots, new)
+        if eight_bit.is_eight_bit(tensor):
+            eight_bit.store(tensor, slots, new)
+        else:
+            tensor.flatten(0, 1).index_copy_(0, slots, new)

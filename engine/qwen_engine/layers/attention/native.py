@@ -18,11 +18,13 @@ class NativeStep:
     tables: torch.Tensor
     starts: torch.Tensor
     contexts: torch.Tensor
+    block_size: int
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         return self.library.attend(
             query,
             (keys, values),
+            block_size=self.block_size,
             tables=self.tables,
             starts=self.starts,
             contexts=self.contexts,
@@ -45,4 +47,5 @@ class NativeBackend:
             tables=torch.from_numpy(metadata.block_tables),
             starts=torch.from_numpy(metadata.query_starts),
             contexts=torch.from_numpy(metadata.context_lens),
+            block_size=metadata.block_size,
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from qwen_engine.layers.attention import eight_bit
 from qwen_engine.layers.attention.interface import AttentionMetadata
 
 
@@ -19,6 +20,7 @@ class ReferenceStep:
     metadata: AttentionMetadata
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        keys, values = self._plain(keys, query), self._plain(values, query)
         output = torch.empty_like(query)
         starts = self.metadata.query_starts.tolist()
         for index, context_len in enumerate(self.metadata.context_lens.tolist()):
@@ -27,6 +29,14 @@ class ReferenceStep:
                 num_seen = context_len - (rows.stop - row) + 1
                 output[row] = self._attend_one(query[row], keys, values, (index, num_seen))
         return output
+
+    def _plain(self, part: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        """Return keys or values as [num_blocks, block_size, num_kv_heads, head_dim]."""
+        if not eight_bit.is_eight_bit(part):
+            return part
+        head_dim = query.shape[-1]
+        num_heads = eight_bit.num_kv_heads(part, self.metadata.block_size, head_dim)
+        return eight_bit.widen(*eight_bit.split(part, num_heads, head_dim), torch.float32)
 
     def _attend_one(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, where: tuple[int, int]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from qwen_engine.layers.attention import eight_bit
 from qwen_engine.layers.attention.interface import AttentionMetadata
 
 MAX_PADDING = 2.0  # a decode group's longest context is at most this many times its shortest
@@ -39,14 +40,24 @@ class _Scratch:
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor | None] = [None, None]
 
-    def gather(self, cache: KVCache, blocks: torch.Tensor, num_seqs: int) -> list[torch.Tensor]:
-        """Return keys and values as [num_seqs, kv heads, padded context, head_dim]."""
-        gathered = []
+    def gather(
+        self, cache: KVCache, blocks: torch.Tensor, *, query: torch.Tensor, shape: tuple[int, int]
+    ) -> list[torch.Tensor]:
+        """Return keys and values as [num_seqs, kv heads, padded context, head_dim].
+
+        query: [..., heads, head_dim], whose dtype they get; shape: num_seqs and block size.
+        """
+        num_seqs, block_size = shape
+        head_dim, gathered = query.shape[-1], []
         for index, part in enumerate(cache):
-            rows = part.flatten(1)  # one per block
-            out = self._take(index, len(blocks) * rows.shape[1], part).view(len(blocks), -1)
+            num_heads = eight_bit.num_kv_heads(part, block_size, head_dim)
+            rows = part.flatten(1).view(_bits(part))  # one per block
+            out = self._take(index, len(blocks) * rows.shape[1], rows).view(len(blocks), -1)
             torch.index_select(rows, 0, blocks, out=out)
-            gathered.append(out.view(num_seqs, -1, *part.shape[2:]).transpose(1, 2))
+            if eight_bit.is_eight_bit(part):
+                parts = eight_bit.split(out.view(part.dtype), num_heads, head_dim)
+                out = eight_bit.widen(*parts, query.dtype)
+            gathered.append(out.view(num_seqs, -1, num_heads, head_dim).transpose(1, 2))
         return gathered
 
     def _take(self, index: int, num_values: int, like: torch.Tensor) -> torch.Tensor:
@@ -54,6 +65,11 @@ class _Scratch:
         if buffer is None or len(buffer) < num_values or buffer.dtype != like.dtype:
             buffer = self._buffers[index] = like.new_empty(num_values)
         return buffer[:num_values]
+
+
+def _bits(part: torch.Tensor) -> torch.dtype:
+    """Return what to move a part as: torch selects no rows of 8-bit floats on a CPU."""
+    return torch.int8 if eight_bit.is_eight_bit(part) else part.dtype
 
 
 class _Part(Protocol):
@@ -71,15 +87,16 @@ class _DecodeGroup:
     rows: torch.Tensor  # [group], of the packed queries
     blocks: torch.Tensor  # [group × blocks of the longest]
     mask: torch.Tensor  # [group, 1, 1, padded context], 0 or -inf
+    block_size: int
 
     def attend_into(
         self, output: torch.Tensor, query: torch.Tensor, cache: KVCache, scratch: _Scratch
     ) -> None:
-        num_kv_heads = cache[0].shape[2]
         mine = query.index_select(0, self.rows)
+        shape = len(mine), self.block_size
+        key, value = scratch.gather(cache, self.blocks, query=query, shape=shape)
         # [group, kv heads, query heads of each, head_dim]: heads in the place of query rows
-        grouped = mine.view(len(mine), num_kv_heads, -1, mine.shape[-1])
-        key, value = scratch.gather(cache, self.blocks, len(mine))
+        grouped = mine.view(len(mine), key.shape[1], -1, mine.shape[-1])
         attended = functional.scaled_dot_product_attention(grouped, key, value, attn_mask=self.mask)
         output.index_copy_(0, self.rows, attended.flatten(1, 2))
 
@@ -92,11 +109,13 @@ class _PromptChunk:
     num_rows: int
     context_len: int
     blocks: torch.Tensor  # [blocks of the context]
+    block_size: int
 
     def attend_into(
         self, output: torch.Tensor, query: torch.Tensor, cache: KVCache, scratch: _Scratch
     ) -> None:
-        key, value = scratch.gather(cache, self.blocks, 1)
+        shape = 1, self.block_size
+        key, value = scratch.gather(cache, self.blocks, query=query, shape=shape)
         offset = self.context_len - self.num_rows
         for start in range(0, self.num_rows, TILE_ROWS):
             rows = slice(
@@ -181,6 +200,7 @@ def _build_group(
         rows=torch.from_numpy(metadata.query_starts[members]).to(device),
         blocks=torch.from_numpy(blocks).to(device),
         mask=mask[:, None, None, :].to(device),
+        block_size=metadata.block_size,
     )
 
 
@@ -192,4 +212,5 @@ def _build_chunk(metadata: AttentionMetadata, index: int, device: torch.device) 
         num_rows=int(metadata.query_lens[index]),
         context_len=context_len,
         blocks=torch.from_numpy(metadata.block_tables[index, :num_blocks]).to(device),
+        block_size=metadata.block_size,
     )

@@ -6,13 +6,7 @@ the engine all call `make_plan`.
 
 from qwen_engine.planning.catalogue import find_model, model_ids
 from qwen_engine.planning.demands import BLOCK_SIZES, Demands
-from qwen_engine.planning.device import (
-    Device,
-    cpu_device,
-    gpu_from_labels,
-    gpu_from_spec,
-    gpu_products,
-)
+from qwen_engine.planning.device import Device, cpu_device, gpu_from_spec
 from qwen_engine.planning.errors import (
     DoesNotFitError,
     InvalidConfigError,
@@ -22,12 +16,14 @@ from qwen_engine.planning.errors import (
     UnknownModelError,
     UnsupportedModelError,
 )
+from qwen_engine.planning.gpus import gpu_products, product_named
+from qwen_engine.planning.labels import gpu_from_labels
 from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.plan import Plan, Setting, make_plan
 from qwen_engine.planning.quantities import format_bytes, parse_bytes, parse_quantity
 from qwen_engine.planning.recommend import recommend_cpu_memory
 from qwen_engine.planning.render import plan_to_dict, render_plan
-from qwen_engine.planning.shape import ModelShape, parse_model_config
+from qwen_engine.planning.shape import ModelShape, parse_model_config, read_model_facts
 from qwen_engine.planning.weights import num_parameters, parameter_shapes, weight_bytes
 
 __all__ = [
@@ -59,6 +55,8 @@ __all__ = [
     "parse_model_config",
     "parse_quantity",
     "plan_to_dict",
+    "product_named",
+    "read_model_facts",
     "recommend_cpu_memory",
     "render_plan",
     "weight_bytes",

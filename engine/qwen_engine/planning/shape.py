@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from qwen_engine.planning.architectures import ARCHITECTURES, Architecture, runnable
 from qwen_engine.planning.errors import InvalidConfigError, UnsupportedModelError
+from qwen_engine.planning.quantized import Quantization, parse_quantization
+from qwen_engine.planning.tower import TowerFacts, parse_tower
 
 DTypeName = Literal["float32", "bfloat16", "float16"]
 BYTES_PER_ELEMENT: Mapping[DTypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -18,40 +21,25 @@ KVCacheDType = Literal["auto", "int8", "fp8"]
 KV_SCALE_BYTES = 2  # of each token's head in an 8-bit KV cache
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What an architecture's name fixes beyond its config."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of experts, in place of one MLP."""
 
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    has_output_bias: bool = True  # if attention_bias is set
-    has_mlp_bias: bool = False  # if mlp_bias is set
-    default_head_dim: int | None = None  # instead of hidden size / heads
-    prefix: str = "model."  # of the text decoder's names in a checkpoint
-    skipped_prefix: str | None = None  # of a vision tower, which this version does not load
-
-
-ARCHITECTURES = {
-    "Qwen3ForCausalLM": Architecture(qk_norm=True, default_head_dim=128),
-    "Qwen2ForCausalLM": Architecture(qkv_bias=True, has_output_bias=False),
-    "LlamaForCausalLM": Architecture(has_mlp_bias=True),
-    "Qwen3VLForConditionalGeneration": Architecture(
-        qk_norm=True,
-        default_head_dim=128,
-        prefix="model.language_model.",
-        skipped_prefix="model.visual.",
-    ),
-}
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A dense decoder's dimensions.
+    """A decoder's dimensions, and what comes with it.
 
     Attributes:
         head_dim: independent of hidden_size / num_heads.
         max_len: tokens the positions are good for; YaRN stretches them beyond those trained.
         kv_cache_dtype: how the engine keeps keys and values, as demanded; auto: in its own type.
+        dense_layers: layers without experts in a model that has them.
+        tower: the vision tower, if the checkpoint has one.
     """
 
     model_id: str
@@ -71,6 +59,10 @@ class ModelShape:
     mlp_bias: bool
     dtype: DTypeName  # the checkpoint's
     kv_cache_dtype: KVCacheDType = "auto"
+    experts: Experts | None = None
+    dense_layers: frozenset[int] = frozenset()
+    tower: TowerFacts | None = None
+    quantization: Quantization | None = None
 
     @property
     def traits(self) -> Architecture:
@@ -102,15 +94,25 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
-    """Read a Hugging Face config.json.
+    """Read the config.json of a model that this version's own engine runs.
 
     Raises:
         UnsupportedModelError: architecture, quantisation or feature this version cannot run.
         InvalidConfigError: a field is missing or cannot be right.
     """
+    refuse_what_does_not_run(config, model_id)
+    return read_model_facts(config, model_id=model_id)
+
+
+def read_model_facts(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
+    """Read the config.json of any model that can be planned, for our engine or for vLLM.
+
+    Raises:
+        UnsupportedModelError: an architecture or quantisation without known sizes.
+        InvalidConfigError: a field is missing or cannot be right.
+    """
     architecture = _architecture(config, model_id)
     traits, text = ARCHITECTURES[architecture], text_config(config)
-    _refuse_unsupported(config, text, model_id)
     hidden, heads = positive_int(text, "hidden_size"), positive_int(text, "num_attention_heads")
     kv_heads = positive_int(text, "num_key_value_heads", heads)
     if heads % kv_heads:
@@ -119,6 +121,8 @@ def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShap
         )
     attention_bias = bool(text.get("attention_bias", False))
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
+    experts = _experts(text)
+    quantization = config.get("quantization_config") or text.get("quantization_config")
     return ModelShape(
         model_id=model_id,
         architecture=architecture,
@@ -136,6 +140,10 @@ def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShap
         output_bias=traits.has_output_bias and attention_bias,
         mlp_bias=traits.has_mlp_bias and bool(text.get("mlp_bias", False)),
         dtype=_dtype(config, text),
+        experts=experts,
+        dense_layers=_dense_layers(text) if experts else frozenset(),
+        tower=parse_tower(traits.tower, config, hidden) if traits.tower else None,
+        quantization=parse_quantization(quantization),
     )
 
 
@@ -176,12 +184,25 @@ def _architecture(config: Mapping[str, Any], model_id: str) -> str:
         raise InvalidConfigError("architectures", names, "must be a list with one name")
     if names[0] not in ARCHITECTURES:
         raise UnsupportedModelError(
-            f"model {model_id!r} is a {names[0]}; this version runs {', '.join(ARCHITECTURES)}"
+            f"model {model_id!r} is a {names[0]}; this version runs {', '.join(runnable())} and "
+            f"plans also {', '.join(name for name in ARCHITECTURES if name not in runnable())}"
         )
     return names[0]
 
 
-def _refuse_unsupported(config: Mapping[str, Any], text: Mapping[str, Any], model_id: str) -> None:
+def refuse_what_does_not_run(config: Mapping[str, Any], model_id: str) -> None:
+    """Check a config.json against what this version's own engine runs.
+
+    Raises:
+        UnsupportedModelError: architecture, quantisation or feature it lacks.
+        InvalidConfigError: a field that cannot be right.
+    """
+    architecture, text = _architecture(config, model_id), text_config(config)
+    if not ARCHITECTURES[architecture].runs_here:
+        raise UnsupportedModelError(
+            f"model {model_id!r} is a {architecture}, which vLLM can serve; this version's own "
+            f"engine runs {', '.join(runnable())}"
+        )
     quantization = config.get("quantization_config") or text.get("quantization_config")
     if quantization:
         is_object = isinstance(quantization, Mapping)
@@ -211,6 +232,26 @@ def _has_sliding_window(text: Mapping[str, Any]) -> bool:
         return False
     # Only layers from max_window_layers on have the window (transformers, configuration_qwen3.py).
     return positive_int(text, "max_window_layers", 28) < positive_int(text, "num_hidden_layers")
+
+
+def _experts(text: Mapping[str, Any]) -> Experts | None:
+    if not (text.get("num_experts") or text.get("num_local_experts")):
+        return None
+    field = "num_experts" if text.get("num_experts") else "num_local_experts"
+    return Experts(
+        num_experts=positive_int(text, field),
+        experts_per_token=positive_int(text, "num_experts_per_tok", 8),
+        intermediate_size=positive_int(text, "moe_intermediate_size"),
+    )
+
+
+def _dense_layers(text: Mapping[str, Any]) -> frozenset[int]:
+    """Return the layers without experts (transformers, modeling_qwen3_moe.py)."""
+    step, listed = text.get("decoder_sparse_step") or 1, text.get("mlp_only_layers") or []
+    if step == 1:
+        return frozenset(listed)
+    layers = range(positive_int(text, "num_hidden_layers"))
+    return frozenset(listed) | {layer for layer in layers if (layer + 1) % step}
 
 
 def _head_dim(text: Mapping[str, Any], default: int) -> int:

@@ -56,7 +56,8 @@ def _line(row: Scored) -> str:
     if row.price is not None:
         price = row.price
         words.append(
-            f"[weights {price.weight_bytes / GIB:.2f} + {price.peak} {price.activation_bytes / GIB:.2f}"
+            f"[weights {price.weight_bytes / GIB:.2f}"
+            f" + {price.peak} {price.activation_bytes / GIB:.2f}"
             f" + other {price.non_torch_bytes / GIB:.2f} + graphs {price.graph_bytes / GIB:.2f}"
             f" of {price.budget_bytes / GIB:.2f} GiB]"
         )

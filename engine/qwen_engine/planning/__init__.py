@@ -4,7 +4,7 @@ Pure: no torch, no aiohttp, no I/O beyond its own data files. The operator, the 
 the engine all call `make_plan`.
 """
 
-from qwen_engine.planning.catalogue import find_model, model_ids
+from qwen_engine.planning.catalogue import find_model, model_ids, published_ids, variants_of
 from qwen_engine.planning.demands import BLOCK_SIZES, Demands
 from qwen_engine.planning.device import Device, cpu_device, gpu_from_spec
 from qwen_engine.planning.errors import (
@@ -56,8 +56,10 @@ __all__ = [
     "parse_quantity",
     "plan_to_dict",
     "product_named",
+    "published_ids",
     "read_model_facts",
     "recommend_cpu_memory",
     "render_plan",
+    "variants_of",
     "weight_bytes",
 ]

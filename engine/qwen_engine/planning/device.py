@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qwen_engine.planning.errors import UnknownGpuError
-from qwen_engine.planning.gpus import GpuProduct, find_product, product_named
+from qwen_engine.planning.gpus import GpuProduct, find_product, part_mib, product_named
 from qwen_engine.planning.quantities import GIB, MIB
 
 # What lies between a card's size as nvidia-smi prints it and what CUDA reports: firmware and page
@@ -84,6 +84,8 @@ def gpu_from_spec(
         UnknownGpuError: no memory size is given and the catalogue lacks the product.
     """
     row = find_product(product) if product else None
+    if memory_mib is None and product and row and (memory_mib := part_mib(product)):
+        source = f"{source}: the size in its name, less 5%"
     if memory_mib is None and row is None:
         near = product_named(product) if product else None
         raise UnknownGpuError(

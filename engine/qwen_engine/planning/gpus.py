@@ -16,8 +16,9 @@ import yaml
 
 GpuClass = Literal["consumer", "laptop", "workstation", "datacenter", "unified"]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MIG_SUFFIX = re.compile(r"-MIG-\d+g\.\d+gb(\.me)?$")
-_VGPU_SUFFIX = re.compile(r"-\d+[ABCQ]$")
+_PART = re.compile(r"-MIG-\d+g\.(\d+)gb(?:\.me)?$|-(\d+)[ABCQ]$")
+# A slice is named after more than it has: 1g.18gb of an H200 has 16,384 MiB (nvidia-smi mig -lgip).
+_PART_SHARE = 0.95
 _WORD = re.compile(r"[a-z]+|\d+")
 
 
@@ -67,10 +68,21 @@ def _parse_row(row: list[Any]) -> GpuProduct:
 
 def find_product(product: str) -> GpuProduct | None:
     """Return the row of a product label: whole, time-sliced, a MIG slice, or a vGPU of it."""
-    whole = _VGPU_SUFFIX.sub("", _MIG_SUFFIX.sub("", product.removesuffix("-SHARED")))
+    whole = _PART.sub("", product.removesuffix("-SHARED"))
     rows = gpu_products()
     # Old drivers leave the maker out of the name: A100-SXM4-40GB.
     return rows.get(whole) or rows.get(f"NVIDIA-{whole}")
+
+
+def is_part(product: str) -> bool:
+    """Say whether a product label names a MIG slice or a virtual GPU."""
+    return _PART.search(product) is not None
+
+
+def part_mib(product: str) -> int | None:
+    """Return the memory of a MIG slice or a virtual GPU by its name; None for a whole card."""
+    match = _PART.search(product)
+    return int(int(match[1] or match[2]) * 10**9 * _PART_SHARE) // 2**20 if match else None
 
 
 def product_named(text: str) -> str | None:

@@ -234,6 +234,11 @@ def _has_sliding_window(text: Mapping[str, Any]) -> bool:
     return positive_int(text, "max_window_layers", 28) < positive_int(text, "num_hidden_layers")
 
 
+def runs_here(model: ModelShape) -> bool:
+    """Say whether this version's own engine runs a model."""
+    return model.traits.runs_here and model.quantization is None
+
+
 def _experts(text: Mapping[str, Any]) -> Experts | None:
     if not (text.get("num_experts") or text.get("num_local_experts")):
         return None

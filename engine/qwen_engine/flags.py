@@ -47,6 +47,7 @@ _DTYPES = {
     "float": "float32",
 }
 _KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8", "fp8": "fp8", "fp8_e4m3": "fp8"}
+_LONGEST = 0  # --max-model-len auto; no count of tokens is 0
 _UNITS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "": 1}
 
 
@@ -134,9 +135,10 @@ def add_planned_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--max-model-len",
-        type=token_count,
+        type=_context_length,
         metavar="N",
-        help="tokens of prompt and answer together; 8k is 8,000 and 8K is 8,192",
+        help="tokens of prompt and answer together; 8k is 8,000 and 8K is 8,192; auto is the "
+        "longest that fits",
     )
     add("--block-size", type=int, metavar="N", help="tokens of one KV block: 16, 32, 64 or 128")
     add(
@@ -222,7 +224,8 @@ def demands(parser: Parser, arguments: argparse.Namespace) -> Demands:
     """Return the planned settings that were given."""
     try:
         return Demands(
-            max_model_len=arguments.max_model_len,
+            max_model_len=arguments.max_model_len or None,
+            longest_context=arguments.max_model_len == _LONGEST,
             max_num_seqs=arguments.max_num_seqs,
             max_num_batched_tokens=arguments.max_num_batched_tokens,
             block_size=arguments.block_size,
@@ -259,6 +262,10 @@ def _kv_cache_dtype(text: str) -> str:
             f"{text!r} is none of {known}: take int8 or fp8 for 8 bits"
         )
     return _KV_CACHE_DTYPES[text]
+
+
+def _context_length(text: str) -> int:
+    return _LONGEST if text == "auto" else token_count(text)
 
 
 def _only(value: str) -> Callable[[str], str]:

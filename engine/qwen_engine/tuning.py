@@ -20,6 +20,7 @@ from qwen_engine.planning import (
     gpu_from_spec,
     make_plan,
     parse_model_config,
+    read_model_facts,
 )
 
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # v2, v1, as seen in a container
@@ -36,11 +37,15 @@ def plan_for_this_machine(
     return make_plan(read_shape(model_dir), local_device(device, memory_bytes), demands)
 
 
-def read_shape(path: Path) -> ModelShape:
+def read_shape(path: Path, *, for_any_engine: bool = False) -> ModelShape:
     """Return the shape of a model folder, or of a config.json itself.
+
+    Args:
+        for_any_engine: read also what only vLLM runs.
 
     Raises:
         InvalidConfigError: the file is missing, no JSON, or lacks a field.
+        UnsupportedModelError: nothing here runs it.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -51,7 +56,8 @@ def read_shape(path: Path) -> ModelShape:
         raise InvalidConfigError("file", str(file), f"cannot be read as JSON ({error})") from error
     if not isinstance(config, dict):
         raise InvalidConfigError("file", str(file), "must hold an object")
-    return parse_model_config(config, model_id=path.name if path.is_dir() else path.parent.name)
+    read = read_model_facts if for_any_engine else parse_model_config
+    return read(config, model_id=path.name if path.is_dir() else path.parent.name)
 
 
 def local_device(device: str, memory_bytes: int | None = None) -> Device:

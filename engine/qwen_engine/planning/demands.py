@@ -10,6 +10,8 @@ from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelSha
 
 BLOCK_SIZES = (16, 32, 64, 128)  # tokens per block that the attention backends run
 
+ENGINES = ("qwen", "vllm")
+
 
 @dataclass(frozen=True, slots=True)
 class Demands:
@@ -26,11 +28,16 @@ class Demands:
     num_gpu_blocks_override: int | None = None
     swap_space: float | None = None  # GiB
     mean_request_tokens: int = 128  # expected length of prompt + answer
+    longest_context: bool = False  # as long a context as fits, up to the model's own
+    engine: str = "qwen"  # or "vllm"
+    engine_version: str | None = None  # of vLLM; None is the newest known
+    tensor_parallel_size: int | None = None
+    enforce_eager: bool = False
 
     def __post_init__(self) -> None:
         for field in (
             "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override",
-            "mean_request_tokens",
+            "mean_request_tokens", "tensor_parallel_size",
         ):  # fmt: skip
             value = getattr(self, field)
             if value is not None and value < 1:
@@ -43,6 +50,15 @@ class Demands:
         if utilization is not None and not 0.05 <= utilization <= 1:
             raise InvalidDemandError(
                 "gpu_memory_utilization", utilization, "must be a fraction from 0.05 to 1"
+            )
+        if self.engine not in ENGINES:
+            raise InvalidDemandError("engine", self.engine, f"must be one of {', '.join(ENGINES)}")
+        if self.engine == "qwen" and self.tensor_parallel_size not in (None, 1):
+            raise InvalidDemandError(
+                "tensor_parallel_size",
+                self.tensor_parallel_size,
+                "this version's own engine runs on one GPU; vLLM runs on several "
+                "(--engine vllm, spec.engine.runtime: VLLM)",
             )
         if self.dtype not in ("auto", *BYTES_PER_ELEMENT):
             known = ", ".join(("auto", *BYTES_PER_ELEMENT))

@@ -65,6 +65,13 @@ class Device:
         share = _RESERVE_SHARE + (_SPARE_ROWS_SHARE if self.capability == (8, 0) else 0)
         return max(0, int(self.memory_bytes * (1 - share) - _RESERVE_BYTES))
 
+    def memory_for(self, visible_bytes: int) -> int:
+        """Return the size, as a driver would report it, of a card of which CUDA reports so much."""
+        if self.visible_bytes == self.memory_bytes:
+            return visible_bytes
+        share = _RESERVE_SHARE + (_SPARE_ROWS_SHARE if self.capability == (8, 0) else 0)
+        return int((visible_bytes + _RESERVE_BYTES) / (1 - share)) + 1
+
 
 def cpu_device(memory_bytes: int, *, source: str, dedicated: bool = True) -> Device:
     """Return the CPU as a device with a memory limit in bytes."""

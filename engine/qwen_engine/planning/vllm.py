@@ -97,7 +97,9 @@ def token_bytes(model: ModelShape, flags: VllmFlags) -> float:
     """Return the KV bytes of one token on one GPU; heads are replicated where t is larger."""
     layers = ceil_div(model.num_layers, flags.pipeline_parallel_size)
     heads = max(1, ceil_div(model.num_kv_heads, flags.tensor_parallel_size))
-    return 2 * layers * heads * model.head_dim * kv_element_bytes(flags.kv_cache_dtype)
+    head = model.head_dim * kv_element_bytes(flags.kv_cache_dtype)
+    scale = 4 if flags.kv_cache_dtype.endswith("per_token_head") else 0
+    return 2 * layers * heads * (head + scale)
 
 
 def kv_element_bytes(name: str) -> float:

@@ -6,13 +6,15 @@ Called by `vllm`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from qwen_engine.planning.device import Device
 from qwen_engine.planning.quantities import MIB, ceil_div
 from qwen_engine.planning.shape import BYTES_PER_ELEMENT, ModelShape
 from qwen_engine.planning.tower import TowerFacts, tower_shapes
-from qwen_engine.planning.vllm_step import VllmFlags, VllmStart, VllmStep
+from qwen_engine.planning.vllm_step import VllmStart, VllmStep
 from qwen_engine.planning.weights import layer_matrices, matrix_bytes, small_parameters
 
 _SIZE = 2  # bytes of an activation: bfloat16 and float16
@@ -25,18 +27,44 @@ _PLACEHOLDER_ROWS, _VIDEO_EMBEDDINGS = 153_600, 12_288
 
 def vllm_weight_bytes(start: VllmStart, *, stage: int = 0) -> int:
     """Return the weights of one GPU of a pipeline stage, as torch's allocator holds them."""
-    model, flags, size = start.model, start.flags, BYTES_PER_ELEMENT[start.dtype]
-    t, p = flags.tensor_parallel_size, flags.pipeline_parallel_size
+    flags = start.flags
+    ranks = flags.tensor_parallel_size * flags.data_parallel_size
+    split = Split(
+        tensor=flags.tensor_parallel_size,
+        pipeline=flags.pipeline_parallel_size,
+        experts=ranks if flags.enable_expert_parallel else 0,
+    )
+    return _weights(start.model, BYTES_PER_ELEMENT[start.dtype], split, stage)
+
+
+def vllm_tower_bytes(start: VllmStart) -> int:
+    """Return the vision tower's part of the weights."""
+    size = BYTES_PER_ELEMENT[start.dtype]
+    return _tower_bytes(start.model, size, start.flags.tensor_parallel_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Over how many GPUs matrices, layers and experts (0: like matrices) are divided."""
+
+    tensor: int
+    pipeline: int
+    experts: int
+
+
+@lru_cache(maxsize=512)
+def _weights(model: ModelShape, size: int, split: Split, stage: int) -> int:
+    p = split.pipeline
     num_layers = ceil_div(model.num_layers, p)
     dense = min(len(model.dense_layers), num_layers)
-    layers = (num_layers - dense) * _layer_bytes(model, size, flags, is_dense=False)
-    layers += dense * _layer_bytes(model, size, flags, is_dense=True) if dense else 0
-    tables = _table_bytes(model, size, t)
+    layers = (num_layers - dense) * _layer_bytes(model, size, split, is_dense=False)
+    layers += dense * _layer_bytes(model, size, split, is_dense=True) if dense else 0
     num_tables = 1 if model.tie_word_embeddings else 2
     if p > 1:
         num_tables = 1 if stage in (0, p - 1) else 0
-    tower = _tower_bytes(model, size, t) if stage == 0 else 0
-    return layers + tables * num_tables + tower + rotary_bytes(model)
+    tower = _tower_bytes(model, size, split.tensor) if stage == 0 else 0
+    tables = _table_bytes(model, size, split.tensor) * num_tables
+    return layers + tables + tower + rotary_bytes(model)
 
 
 def rotary_bytes(model: ModelShape) -> int:
@@ -135,7 +163,7 @@ def _encoder_load(tower: TowerFacts | None, start: VllmStart, step: VllmStep) ->
     if tower.kind == "qwen3":
         if videos and version.caches_placeholders:
             return _VIDEO_EMBEDDINGS, _PLACEHOLDER_ROWS
-        largest = image if images else _VIDEO_EMBEDDINGS
+        largest = max(image if images else 0, _VIDEO_EMBEDDINGS if videos else 0)
     else:
         # As many frames of the largest size as the context holds.
         frames = max(1, step.max_model_len // image) if videos else 1
@@ -146,10 +174,9 @@ def _encoder_load(tower: TowerFacts | None, start: VllmStart, step: VllmStep) ->
     return largest * items, 0
 
 
-def _layer_bytes(model: ModelShape, size: int, flags: VllmFlags, *, is_dense: bool) -> int:
+def _layer_bytes(model: ModelShape, size: int, split: Split, *, is_dense: bool) -> int:
     """Return a layer as the fused tensors that vLLM makes of it."""
-    t = flags.tensor_parallel_size
-    expert_ranks = t * flags.data_parallel_size if flags.enable_expert_parallel else 0
+    t, expert_ranks = split.tensor, split.experts
     tensors: dict[str, list[int]] = {}
     for matrix in layer_matrices(model, t, is_dense=is_dense):
         packed, scales = matrix_bytes(model, matrix, size)
@@ -174,6 +201,7 @@ def _table_bytes(model: ModelShape, size: int, t: int) -> int:
     return allocated(rows * model.hidden_size * size)
 
 
+@lru_cache(maxsize=128)
 def _tower_bytes(model: ModelShape, size: int, t: int) -> int:
     shapes = tower_shapes(model.tower) if model.tower else ()
     return sum(allocated(prod(s) * size // (t if len(s) == 2 else 1)) for s in shapes)

@@ -40,6 +40,9 @@ class VllmFlags:
     max_pixels: int | None = None
 
 
+NO_FLAGS = VllmFlags()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmStep:
     """One step's limits, resolved.
@@ -62,7 +65,7 @@ class VllmStart:
     model: ModelShape
     device: Device
     dtype: DTypeName
-    flags: VllmFlags = VllmFlags()
+    flags: VllmFlags = NO_FLAGS
     version: VllmVersion = NEWEST
     constants: VllmConstants = CONSTANTS
 

@@ -6,6 +6,7 @@ that all three say the same.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from qwen_engine.planning import choices
@@ -107,20 +108,27 @@ def _settings(settled: Settled, demands: Demands) -> tuple[Setting, ...]:
         _prefix_caching(demands),
         *_eight_bit(draft, demands),
         *_override(demands),
-        *_vllm_only(draft, demands),
+        *_vllm_only(settled, demands),
         *([on_cpu] if draft.device.kind == "cpu" else []),
     )
 
 
-def _vllm_only(draft: Draft, demands: Demands) -> list[Setting]:
-    size = draft.vllm_flags.tensor_parallel_size
-    found = []
+def _vllm_only(settled: Settled, demands: Demands) -> list[Setting]:
+    flags = settled.draft.vllm_flags
+    size, reasons, found = flags.tensor_parallel_size, settled.reasons, []
     if size > 1:
         asked = demands.tensor_parallel_size is not None
         reason = choices.DEMANDED if asked else f"{size} GPUs are the fewest that it fits on"
         found.append(Setting("--tensor-parallel-size", str(size), reason))
-    if demands.enforce_eager and draft.vllm is not None:
-        found.append(Setting("--enforce-eager", "true", choices.DEMANDED))
+    if flags.max_pixels is not None:
+        pixels = json.dumps({"max_pixels": flags.max_pixels})
+        limits = json.dumps(dict(flags.limit_mm_per_prompt))
+        found.append(Setting("--mm-processor-kwargs", pixels, reasons["pictures"]))
+        found.append(Setting("--limit-mm-per-prompt", limits, reasons["pictures"]))
+    if flags.enforce_eager:
+        found.append(
+            Setting("--enforce-eager", "true", reasons.get("eager", choices.DEMANDED))
+        )
     return found
 
 

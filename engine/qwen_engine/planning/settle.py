@@ -5,7 +5,8 @@ Called by `plan` for each tensor parallel size, and by `refusal` to try a way ou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from qwen_engine.planning import choices
 from qwen_engine.planning.choices import Choice, Profile
@@ -22,6 +23,7 @@ from qwen_engine.planning.fit import (
 from qwen_engine.planning.ledger import StepSize, block_bytes
 from qwen_engine.planning.parallel import precision_notes, tensor_parallel_sizes
 from qwen_engine.planning.quantities import format_bytes, round_down
+from qwen_engine.planning.relax import relax
 from qwen_engine.planning.shape import DTypeName, ModelShape, runs_here
 from qwen_engine.planning.swap import SwapSpace, choose_swap_space
 from qwen_engine.planning.vllm_step import NO_FLAGS, VllmFlags
@@ -44,6 +46,7 @@ class Settled:
     seqs: Choice[int]
     swap: SwapSpace
     notes: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)  # of what was given up
 
 
 def settle(model: ModelShape, device: Device, demands: Demands) -> Settled:
@@ -95,8 +98,15 @@ def _settle(model: ModelShape, device: Device, demands: Demands, size: int) -> S
         swap.num_bytes if device.kind == "cpu" else 0, vllm, flags,
     )  # fmt: skip
     draft, utilization = _raise_utilization(draft, utilization, demands)
+    draft, reasons = relax(draft, demands)
     draft, context = _shorten_context(draft, context, demands, profile)
-    return Settled(draft, dtype, context, block_size, utilization, tokens, seqs, swap)
+    if "tokens" in reasons:
+        tokens = Choice(draft.step.max_num_batched_tokens, reasons["tokens"])
+    if "seqs" in reasons:
+        seqs = Choice(draft.step.max_num_seqs, reasons["seqs"])
+    return Settled(
+        draft, dtype, context, block_size, utilization, tokens, seqs, swap, reasons=reasons
+    )
 
 
 def _vllm(demands: Demands, size: int) -> tuple[VllmVersion | None, VllmFlags]:

@@ -126,9 +126,7 @@ def _vllm_only(settled: Settled, demands: Demands) -> list[Setting]:
         found.append(Setting("--mm-processor-kwargs", pixels, reasons["pictures"]))
         found.append(Setting("--limit-mm-per-prompt", limits, reasons["pictures"]))
     if flags.enforce_eager:
-        found.append(
-            Setting("--enforce-eager", "true", reasons.get("eager", choices.DEMANDED))
-        )
+        found.append(Setting("--enforce-eager", "true", reasons.get("eager", choices.DEMANDED)))
     return found
 
 

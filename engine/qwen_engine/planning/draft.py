@@ -74,9 +74,7 @@ class Draft:
         """Return the line of the block pool."""
         if self.vllm is not None:
             return vllm_kv_line(self._start(), num_blocks)
-        return kv_line(
-            self.model, self.dtype, block_size=self.block_size, num_blocks=num_blocks
-        )
+        return kv_line(self.model, self.dtype, block_size=self.block_size, num_blocks=num_blocks)
 
     def fixed_bytes(self) -> int:
         """Return everything but the KV cache."""

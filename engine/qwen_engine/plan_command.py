@@ -7,11 +7,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from qwen_engine.errors import ModelNotFoundError
 from qwen_engine.flags import (
     Parser,
     add_model_argument,
@@ -19,6 +21,7 @@ from qwen_engine.flags import (
     demands,
     model_argument,
 )
+from qwen_engine.hub import ModelSource, fetch_config
 from qwen_engine.planning import (
     ENGINES,
     USUAL_GPUS,
@@ -27,6 +30,7 @@ from qwen_engine.planning import (
     ModelShape,
     Plan,
     PlanningError,
+    UnknownModelError,
     compare,
     comparison_to_list,
     cpu_device,
@@ -35,9 +39,11 @@ from qwen_engine.planning import (
     gpu_products,
     make_plan,
     parse_bytes,
+    parse_model_config,
     plan_to_dict,
     product_named,
     published_ids,
+    read_model_facts,
     render_comparison,
     render_flags,
     render_plan,
@@ -146,7 +152,22 @@ def _shape(model: str, *, for_any_engine: bool) -> ModelShape:
     path = Path(model).expanduser()
     if path.exists():
         return read_shape(path, for_any_engine=for_any_engine)
-    return find_model(model)
+    try:
+        return find_model(model)
+    except UnknownModelError as unknown:
+        return _shape_from_hub(model, unknown, for_any_engine=for_any_engine)
+
+
+def _shape_from_hub(model: str, unknown: UnknownModelError, *, for_any_engine: bool) -> ModelShape:
+    """Ask the hub for the config.json of an id that the catalogue lacks."""
+    if find_spec("huggingface_hub") is None:  # it comes with the engine, not with the planner
+        raise unknown
+    try:
+        config = fetch_config(model, ModelSource())
+    except ModelNotFoundError as error:
+        raise UnknownModelError(model, asked=str(error)) from error
+    read = read_model_facts if for_any_engine else parse_model_config
+    return read(config, model_id=model)
 
 
 def _device(parser: Parser, arguments: argparse.Namespace) -> Device:

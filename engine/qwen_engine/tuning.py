@@ -23,6 +23,7 @@ from qwen_engine.planning import (
     read_model_facts,
 )
 
+_LARGEST_HEADER = 10**8  # bytes; the format's own limit
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # v2, v1, as seen in a container
 
 
@@ -57,7 +58,30 @@ def read_shape(path: Path, *, for_any_engine: bool = False) -> ModelShape:
     if not isinstance(config, dict):
         raise InvalidConfigError("file", str(file), "must hold an object")
     read = read_model_facts if for_any_engine else parse_model_config
-    return read(config, model_id=path.name if path.is_dir() else path.parent.name)
+    shape = read(config, model_id=path.name if path.is_dir() else path.parent.name)
+    if shape.quantization is None or not path.is_dir():
+        return shape
+    found = _tensor_bytes(path, shape.traits.skipped_prefix or "-")
+    return replace(shape, checkpoint_bytes=found or None)
+
+
+def _tensor_bytes(folder: Path, skipped: str) -> int:
+    """Return the bytes of all tensors by the headers of the safetensors files; 0 without them."""
+    total = 0
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > _LARGEST_HEADER:
+                return 0  # no safetensors: the loader says so better
+            try:
+                header = json.loads(file.read(size))
+            except ValueError:
+                return 0
+        header.pop("__metadata__", None)
+        for name, tensor in header.items():
+            start, end = tensor["data_offsets"]
+            total += 0 if name.startswith(skipped) else end - start
+    return total
 
 
 def local_device(device: str, memory_bytes: int | None = None) -> Device:

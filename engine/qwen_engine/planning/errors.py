@@ -37,9 +37,12 @@ class UnsupportedModelError(PlanningError):
 class UnknownModelError(PlanningError):
     """The id is not in the catalogue, and nothing else gives the model's shape."""
 
-    def __init__(self, model_id: str) -> None:
+    def __init__(self, model_id: str, *, asked: str = "") -> None:
+        """Say so; `asked` is what the hub answered, if it was asked."""
         super().__init__(
-            f"model {model_id!r} is not in the built-in catalogue, so its shape is unknown. "
+            f"model {model_id!r} is not in the built-in catalogue"
+            + (f", and the hub does not give it ({asked})" if asked else "")
+            + ", so its shape is unknown. "
             "Give it in one of these ways: use a published id (`qwen-engine plan --list-models`), "
             "put the model's config.json under spec.model.config, or run "
             "`qwen-engine plan PATH` on a folder or a config.json"

@@ -90,12 +90,11 @@ def product_named(text: str) -> str | None:
 
     Of several that match, the one with the least memory: a plan for it fits the others too.
     """
-    if find_product(text) is not None:
-        return text
     plain = re.sub(r"\(.*?\)|,.*", "", text).strip()
     label = "-".join(plain.split())
     if find_product(label) is not None:
-        return label if label in gpu_products() else f"NVIDIA-{label}"
+        full = f"NVIDIA-{label}"
+        return full if full in gpu_products() else label
     wanted = [word for word in _words(plain) if word not in ("nvidia", "geforce", "gb", "tesla")]
     sizes = {int(n) for n in re.findall(r"(\d+) ?GB", plain, re.IGNORECASE)}
     wanted = [word for word in wanted if not (word.isdigit() and int(word) in sizes)]

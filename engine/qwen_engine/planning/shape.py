@@ -63,6 +63,7 @@ class ModelShape:
     dense_layers: frozenset[int] = frozenset()
     tower: TowerFacts | None = None
     quantization: Quantization | None = None
+    checkpoint_bytes: int | None = None  # of the decoder's tensors, where the files are at hand
 
     @property
     def traits(self) -> Architecture:

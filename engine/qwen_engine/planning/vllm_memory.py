@@ -15,7 +15,12 @@ from qwen_engine.planning.quantities import MIB, ceil_div
 from qwen_engine.planning.shape import BYTES_PER_ELEMENT, ModelShape
 from qwen_engine.planning.tower import TowerFacts, tower_shapes
 from qwen_engine.planning.vllm_step import VllmStart, VllmStep
-from qwen_engine.planning.weights import layer_matrices, matrix_bytes, small_parameters
+from qwen_engine.planning.weights import (
+    checkpoint_factor,
+    layer_matrices,
+    matrix_bytes,
+    small_parameters,
+)
 
 _SIZE = 2  # bytes of an activation: bfloat16 and float16
 # hipBLASLt's workspace, taken before weights are loaded, so that it counts as one.
@@ -64,7 +69,8 @@ def _weights(model: ModelShape, size: int, split: Split, stage: int) -> int:
         num_tables = 1 if stage in (0, p - 1) else 0
     tower = _tower_bytes(model, size, split.tensor) if stage == 0 else 0
     tables = _table_bytes(model, size, split.tensor) * num_tables
-    return layers + tables + tower + rotary_bytes(model)
+    decoder = int((layers + tables) * checkpoint_factor(model, size))
+    return decoder + tower + rotary_bytes(model)
 
 
 def rotary_bytes(model: ModelShape) -> int:

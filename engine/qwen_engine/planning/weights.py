@@ -69,6 +69,18 @@ def weight_bytes(model: ModelShape, dtype: DTypeName, tensor_parallel_size: int 
     size, t = BYTES_PER_ELEMENT[dtype], tensor_parallel_size
     if model.quantization is None and t == 1:
         return num_parameters(model) * size
+    return int(_computed_bytes(model, size, t) * checkpoint_factor(model, size))
+
+
+@lru_cache(maxsize=256)
+def checkpoint_factor(model: ModelShape, size: int) -> float:
+    """Return how much larger a packed checkpoint's files are than computed; 1 without files."""
+    if model.quantization is None or model.checkpoint_bytes is None:
+        return 1.0
+    return model.checkpoint_bytes / _computed_bytes(model, size, 1)
+
+
+def _computed_bytes(model: ModelShape, size: int, t: int) -> int:
     dense = len(model.dense_layers)
     layers = (model.num_layers - dense) * _layer_bytes(model, size, t, is_dense=False)
     layers += dense * _layer_bytes(model, size, t, is_dense=True) if dense else 0

@@ -63,8 +63,9 @@ class Plan:
 
     @property
     def load_bytes(self) -> int:
-        """Bytes of weights read at start-up."""
-        return next(line.num_bytes for line in self.ledger if line.component == "weights")
+        """Bytes of weights read at start-up, by all GPUs together."""
+        read = [x.num_bytes for x in self.ledger if x.component in ("weights", "vision-tower")]
+        return sum(read) * self.tensor_parallel_size
 
     def args(self) -> list[str]:
         """Return the planned settings as engine arguments, in a stable order."""

@@ -1,7 +1,10 @@
 """`qwen-engine plan`: every form of the question, every form of the answer."""
 
 import json
+import resource
 import shlex
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -88,6 +91,14 @@ def test_comparing_without_products_shows_a_usual_dozen(capsys):
 def test_auto_is_the_longest_context_that_fits(capsys):
     asked = ["--gpu", "NVIDIA-L4", "--max-model-len", "auto", "-o", "json"]
     assert json.loads(plan(capsys, "Qwen/Qwen3-0.6B", *asked))["maxModelLen"] == 40_960
+
+
+def test_a_plan_is_printed_in_half_a_second_of_work():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = ["plan", "Qwen/Qwen3-8B", "--gpu", "NVIDIA-L4"]
+    subprocess.run([sys.executable, "-m", "qwen_engine", *words], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
 def test_all_published_ids_are_listed(capsys):

@@ -98,7 +98,11 @@ def test_what_cuda_reports_is_known_from_the_drivers_size(product, seen_gib):
         ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
         ("Qwen/Qwen3-235B-A22B", 235_093_634_560),
         ("Qwen/Qwen3-Coder-480B-A35B-Instruct", 480_154_875_392),
+        ("Qwen/Qwen3-VL-2B-Instruct", 2_127_532_032),
         ("Qwen/Qwen3-VL-8B-Instruct", 8_767_123_696),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", 31_070_754_032),
+        ("Qwen/Qwen2.5-VL-3B-Instruct", 3_754_622_976),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", 8_292_166_656),
     ],
 )
 def test_experts_and_towers_are_counted_as_the_hub_counts_them(model_id, parameters):

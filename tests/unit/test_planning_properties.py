@@ -1,5 +1,6 @@
 """What must hold for every model, card and demand, for our engine and for vLLM."""
 
+import time
 from dataclasses import asdict, replace
 
 import pytest
@@ -191,6 +192,24 @@ def test_pictures_shrink_before_the_demanded_context_does():
     flags = {setting.flag: setting for setting in found.settings}
     assert flags["--mm-processor-kwargs"].value == '{"max_pixels": 4194304}'
     assert "24,576 tokens of context" in flags["--mm-processor-kwargs"].reason
+
+
+@pytest.mark.parametrize(
+    ("model_id", "product", "engine"),
+    [
+        ("Qwen/Qwen3-8B", "NVIDIA-L4", "qwen"),
+        ("Qwen/Qwen3-VL-235B-A22B-Instruct", "NVIDIA-H200", "vllm"),
+        ("Qwen/Qwen3-VL-32B-Instruct", "Tesla-T4", "vllm"),  # refused, with all ways out
+    ],
+)
+def test_a_plan_takes_less_than_five_milliseconds(model_id, product, engine):
+    model, card = find_model(model_id), replace(gpu_from_spec(product), count=8)
+    took = []
+    for _ in range(10):
+        start = time.process_time()
+        planned(model, card, Demands(engine=engine, max_model_len=32_768))
+        took.append(time.process_time() - start)
+    assert min(took) < 0.005
 
 
 def test_the_longest_context_is_planned_where_it_is_asked_for():

@@ -16,7 +16,8 @@ from qwen_engine.planning.draft import Draft
 from qwen_engine.planning.fit import fits, num_blocks, useful_blocks
 from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.refusal import refuse
-from qwen_engine.planning.settle import Settled, least, settle
+from qwen_engine.planning.relax import least
+from qwen_engine.planning.settle import Settled, settle
 from qwen_engine.planning.shape import DTypeName, ModelShape
 from qwen_engine.planning.swap import host_ledger, swap_line
 

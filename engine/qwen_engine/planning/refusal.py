@@ -18,6 +18,7 @@ from qwen_engine.planning.parallel import LARGEST_TENSOR_PARALLEL, tensor_parall
 from qwen_engine.planning.quantities import MIB, format_bytes
 from qwen_engine.planning.settle import is_possible
 from qwen_engine.planning.shape import runs_here
+from qwen_engine.planning.weights import weight_bytes
 
 _SHORTEST_USEFUL = 256  # tokens; a shorter context is no way out
 
@@ -114,13 +115,15 @@ def _packed(draft: Draft, demands: Demands) -> WayOut | None:
 
 def _cheapest(draft: Draft, demands: Demands) -> WayOut | None:
     rows = sorted(gpu_products().items(), key=lambda item: (item[1].cost, item[1].memory_mib))
-    least = draft.fixed_bytes()
+    size = draft.vllm_flags.tensor_parallel_size
+    least = weight_bytes(draft.model, draft.dtype, size)
     for name, row in rows:
-        if row.memory_mib * MIB <= least // 2 or row.kind in ("laptop", "unified"):
+        if row.memory_mib * MIB <= least or row.kind in ("laptop", "unified"):
             continue
-        if name != draft.device.product and _fits(
-            replace(draft, device=gpu_from_spec(name)), demands
-        ):
+        if name == draft.device.product:
+            continue
+        card = replace(gpu_from_spec(name), count=draft.device.count)
+        if _fits(replace(draft, device=card), demands):
             return WayOut("gpu", f"{name} fits it", {"gpu": name})
     return None
 

@@ -14,6 +14,7 @@ from qwen_engine.planning.draft import Draft
 from qwen_engine.planning.fit import fits
 from qwen_engine.planning.quantities import format_bytes
 
+SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
 _LEAST_TOKENS, _LEAST_SEQS = 2048, 16  # of a step; vLLM's own default, and a small team's chat
 _LEAST_PICTURE_TOKENS = 2048  # 1920 × 1080 pixels in Qwen3-VL
 
@@ -31,6 +32,31 @@ def relax(draft: Draft, demands: Demands) -> tuple[Draft, Reasons]:
         if fits(spare):
             return spare, reasons | given_up
     return draft, reasons
+
+
+def can_fit(draft: Draft, demands: Demands) -> bool:
+    """Say whether `relax` and a shorter planned context would make a draft fit: at once."""
+    step = draft.step
+    seqs = step.max_num_seqs
+    if demands.max_num_seqs is None:
+        seqs = min(seqs, _LEAST_SEQS)
+    tokens = step.max_num_batched_tokens
+    if demands.max_num_batched_tokens is None:
+        tokens = min(tokens, max(_LEAST_TOKENS, seqs))
+    lowest = replace(draft, step=replace(step, max_num_seqs=seqs, max_num_batched_tokens=tokens))
+    if fits(least(lowest, demands)):
+        return True
+    if draft.vllm is None:
+        return False
+    spares = [spare for spare, _ in _without_extras(lowest, demands)]
+    return bool(spares) and fits(spares[-1])
+
+
+def least(draft: Draft, demands: Demands) -> Draft:
+    """Return what must fit at the least: a planned context may be as short as is sensible."""
+    if demands.max_model_len is not None:
+        return draft
+    return draft.with_context(min(draft.step.max_model_len, SHORTEST_PLANNED_CONTEXT))
 
 
 def _lower_until_it_fits(

@@ -23,13 +23,12 @@ from qwen_engine.planning.fit import (
 from qwen_engine.planning.ledger import StepSize, block_bytes
 from qwen_engine.planning.parallel import precision_notes, tensor_parallel_sizes
 from qwen_engine.planning.quantities import format_bytes, round_down
-from qwen_engine.planning.relax import relax
+from qwen_engine.planning.relax import SHORTEST_PLANNED_CONTEXT, can_fit, relax
 from qwen_engine.planning.shape import DTypeName, ModelShape, runs_here
 from qwen_engine.planning.swap import SwapSpace, choose_swap_space
 from qwen_engine.planning.vllm_step import NO_FLAGS, VllmFlags
 from qwen_engine.planning.vllm_version import NEWEST, VllmVersion, parse_version
 
-SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
 _CONTEXT_STEP = 256
 
 
@@ -59,16 +58,29 @@ def settle(model: ModelShape, device: Device, demands: Demands) -> Settled:
     if demands.engine == "qwen" and not runs_here(model):
         raise UnsupportedModelError(_needs_vllm(model))
     model, notes = demands.serve(model), precision_notes(model, device)
-    for size in tensor_parallel_sizes(model, device, demands):
-        settled = _settle(model, device, demands, size)
-        if fits(settled.draft):
-            break
-    return replace(settled, notes=notes)
+    sizes = tensor_parallel_sizes(model, device, demands)
+    drafts = (_choose(model, device, demands, size) for size in sizes)
+    chosen = next((found for found in drafts if _can_fit(found.draft, demands)), None)
+    chosen = chosen or _choose(model, device, demands, sizes[-1])
+    return replace(_make_it_fit(chosen, demands), notes=notes)
 
 
 def is_possible(model: ModelShape, device: Device, demands: Demands) -> bool:
-    """Say whether a plan can be made."""
-    return fits(settle(model, device, demands).draft)
+    """Say whether a plan can be made, without making it."""
+    if demands.engine == "qwen" and not runs_here(model):
+        return False
+    precision_notes(model, device)
+    model = demands.serve(model)
+    return any(
+        _can_fit(_choose(model, device, demands, size).draft, demands)
+        for size in tensor_parallel_sizes(model, device, demands)
+    )
+
+
+def _can_fit(draft: Draft, demands: Demands) -> bool:
+    if demands.gpu_memory_utilization is None and draft.device.dedicated:
+        draft = replace(draft, utilization=max(draft.utilization, HIGHEST_UTILIZATION))
+    return can_fit(draft, demands)
 
 
 def _needs_vllm(model: ModelShape) -> str:
@@ -80,7 +92,8 @@ def _needs_vllm(model: ModelShape) -> str:
     )
 
 
-def _settle(model: ModelShape, device: Device, demands: Demands, size: int) -> Settled:
+def _choose(model: ModelShape, device: Device, demands: Demands, size: int) -> Settled:
+    """Choose what is usual, whether it fits or not."""
     profile = choices.profile_of(device)
     dtype = choices.choose_dtype(model, device, demands)
     block_size = choices.choose_block_size(profile, demands)
@@ -97,16 +110,23 @@ def _settle(model: ModelShape, device: Device, demands: Demands, size: int) -> S
         StepSize(tokens.value, seqs.value, context.value), demands.num_gpu_blocks_override,
         swap.num_bytes if device.kind == "cpu" else 0, vllm, flags,
     )  # fmt: skip
-    draft, utilization = _raise_utilization(draft, utilization, demands)
+    return Settled(draft, dtype, context, block_size, utilization, tokens, seqs, swap)
+
+
+def _make_it_fit(chosen: Settled, demands: Demands) -> Settled:
+    """Raise the utilisation, give up what can be, and shorten the context."""
+    profile, tokens, seqs = choices.profile_of(chosen.draft.device), chosen.tokens, chosen.seqs
+    draft, utilization = _raise_utilization(chosen.draft, chosen.utilization, demands)
     draft, reasons = relax(draft, demands)
-    draft, context = _shorten_context(draft, context, demands, profile)
+    draft, context = _shorten_context(draft, chosen.context, demands, profile)
     if "tokens" in reasons:
         tokens = Choice(draft.step.max_num_batched_tokens, reasons["tokens"])
     if "seqs" in reasons:
         seqs = Choice(draft.step.max_num_seqs, reasons["seqs"])
-    return Settled(
-        draft, dtype, context, block_size, utilization, tokens, seqs, swap, reasons=reasons
-    )
+    return replace(
+        chosen, draft=draft, context=context, utilization=utilization, tokens=tokens, seqs=seqs,
+        reasons=reasons,
+    )  # fmt: skip
 
 
 def _vllm(demands: Demands, size: int) -> tuple[VllmVersion | None, VllmFlags]:
@@ -154,10 +174,3 @@ def _shorten_context(
     if demands.longest_context:
         wished = f"the model has {choice.value:,}"
     return draft.with_context(length), Choice(length, f"the most that fits; {wished}")
-
-
-def least(draft: Draft, demands: Demands) -> Draft:
-    """Return what must fit at the least: a planned context may be as short as is sensible."""
-    if demands.max_model_len is not None:
-        return draft
-    return draft.with_context(min(draft.step.max_model_len, SHORTEST_PLANNED_CONTEXT))

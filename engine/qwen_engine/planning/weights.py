@@ -54,10 +54,12 @@ def num_parameters(model: ModelShape) -> int:
     return layers + tables * model.vocab_size * model.hidden_size + model.hidden_size
 
 
+@lru_cache(maxsize=256)
 def _layer_parameters(model: ModelShape, *, is_dense: bool) -> int:
     return sum(prod(shape) for _, shape in _layer_shapes(model, is_dense=is_dense))
 
 
+@lru_cache(maxsize=256)
 def num_tower_parameters(model: ModelShape) -> int:
     """Return the number of parameters of the vision tower; 0 without one."""
     return sum(prod(shape) for shape in tower_shapes(model.tower)) if model.tower else 0

@@ -149,7 +149,7 @@ class NativeLibrary:
             query.data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(), output.data_ptr(),
             tables.data_ptr(), tables.shape[1], starts.data_ptr(), contexts.data_ptr(),
             len(contexts), query.shape[1], kv_heads, query.shape[2], block_size,
-            _FORMATS[cache[0].dtype], torch.get_num_threads(),
+            _FORMATS[cache[0].dtype], int("dot" in self.kernels), torch.get_num_threads(),
         )  # fmt: skip
         return output
 
@@ -164,7 +164,7 @@ _SIGNATURES = {
     "qwen_norm": "pppnnfi",
     "qwen_gate": "ppnni",
     "qwen_heads": "pppppppppnnnnnifi",
-    "qwen_attend": "pppppnppnnnnnii",
+    "qwen_attend": "pppppnppnnnnniii",
 }
 _FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
 _SCALE_BYTES = 2  # beside a head in 8 bits

@@ -31,7 +31,7 @@ NOT_YET = frozenset({
     "long-prefill-token-threshold", "lora-modules", "max-log-len", "max-logprobs",
     "max-lora-rank", "max-loras", "max-num-partial-prefills", "mm-processor-kwargs",
     "no-enable-chunked-prefill", "otlp-traces-endpoint", "override-generation-config",
-    "quantization", "response-role", "return-tokens-as-token-ids",
+    "response-role", "return-tokens-as-token-ids",
     "root-path", "rope-scaling", "rope-theta", "runner", "scheduling-policy",
     "speculative-config", "ssl-certfile", "ssl-keyfile", "structured-outputs-config", "task",
     "tokenizer", "tokenizer-mode", "tokenizer-revision", "tool-parser-plugin",
@@ -124,6 +124,14 @@ def add_planned_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         metavar="TYPE",
         help="auto, bfloat16, float16 or float32 (default: auto)",
+    )
+    add(
+        "--quantization",
+        "-q",
+        default="none",
+        metavar="METHOD",
+        help="int8: make the weights 8-bit while they are loaded, half the bytes of bfloat16 "
+        "(default: none)",
     )
     add(
         "--kv-cache-dtype",
@@ -228,6 +236,7 @@ def demands(parser: Parser, arguments: argparse.Namespace) -> Demands:
             block_size=arguments.block_size,
             gpu_memory_utilization=arguments.gpu_memory_utilization,
             dtype=arguments.dtype,
+            quantization=arguments.quantization,
             kv_cache_dtype=arguments.kv_cache_dtype,
             enable_prefix_caching=arguments.enable_prefix_caching,
             num_gpu_blocks_override=arguments.num_gpu_blocks_override,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import cast, get_args
 
 from qwen_engine.planning.errors import InvalidDemandError
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelShape
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelShape, QuantizationName
 
 BLOCK_SIZES = (16, 32, 64, 128)  # tokens per block that the attention backends run
 
@@ -21,6 +21,7 @@ class Demands:
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
     dtype: str = "auto"
+    quantization: str = "none"  # of the weights, at load
     kv_cache_dtype: str = "auto"  # the model's own, or 8 bits
     enable_prefix_caching: bool = True
     num_gpu_blocks_override: int | None = None
@@ -47,6 +48,12 @@ class Demands:
         if self.dtype not in ("auto", *BYTES_PER_ELEMENT):
             known = ", ".join(("auto", *BYTES_PER_ELEMENT))
             raise InvalidDemandError("dtype", self.dtype, f"must be one of {known}")
+        if self.quantization not in get_args(QuantizationName):
+            raise InvalidDemandError(
+                "quantization",
+                self.quantization,
+                "must be none or int8, which is made of any checkpoint; FP8 ones need no flag",
+            )
         if self.kv_cache_dtype not in get_args(KVCacheDType):
             raise InvalidDemandError(
                 "kv_cache_dtype",
@@ -56,4 +63,8 @@ class Demands:
 
     def serve(self, model: ModelShape) -> ModelShape:
         """Return the model as it is to be kept in memory."""
-        return replace(model, kv_cache_dtype=cast(KVCacheDType, self.kv_cache_dtype))
+        return replace(
+            model,
+            int8_weights=self.quantization == "int8",
+            kv_cache_dtype=cast(KVCacheDType, self.kv_cache_dtype),
+        )

@@ -35,6 +35,7 @@ from qwen_engine.planning.quantities import format_bytes, round_down
 from qwen_engine.planning.refusal import refuse
 from qwen_engine.planning.shape import DTypeName, ModelShape
 from qwen_engine.planning.swap import SwapSpace, choose_swap_space, host_ledger, swap_line
+from qwen_engine.planning.weights import weight_bytes
 
 SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
 _CONTEXT_STEP = 256
@@ -81,7 +82,7 @@ class Plan:
     @property
     def load_bytes(self) -> int:
         """Bytes of weights read at start-up."""
-        return next(line.num_bytes for line in self.ledger if line.component == "weights")
+        return weight_bytes(replace(self.model, int8_weights=False), self.dtype)
 
     def args(self) -> list[str]:
         """Return the planned settings as engine arguments, in a stable order."""
@@ -183,9 +184,13 @@ def _prefix_caching(demands: Demands) -> Setting:
 
 
 def _eight_bit(demands: Demands) -> list[Setting]:
-    if demands.kv_cache_dtype == "auto":
-        return []
-    return [Setting("--kv-cache-dtype", demands.kv_cache_dtype, choices.DEMANDED)]
+    """Return what is demanded beside the model's own type."""
+    settings = []
+    if demands.quantization != "none":
+        settings.append(Setting("--quantization", demands.quantization, choices.DEMANDED))
+    if demands.kv_cache_dtype != "auto":
+        settings.append(Setting("--kv-cache-dtype", demands.kv_cache_dtype, choices.DEMANDED))
+    return settings
 
 
 def _override(demands: Demands) -> list[Setting]:

@@ -15,6 +15,8 @@ from qwen_engine.planning.errors import InvalidConfigError, UnsupportedModelErro
 DTypeName = Literal["float32", "bfloat16", "float16"]
 BYTES_PER_ELEMENT: Mapping[DTypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 KVCacheDType = Literal["auto", "int8", "fp8"]
+QuantizationName = Literal["none", "int8"]
+INT8_SCALE_BYTES = 4  # of each row of a matrix in int8
 KV_SCALE_BYTES = 2  # of each token's head in an 8-bit KV cache
 
 
@@ -51,6 +53,7 @@ class ModelShape:
     Attributes:
         head_dim: independent of hidden_size / num_heads.
         max_len: tokens the positions are good for; YaRN stretches them beyond those trained.
+        int8_weights: the engine makes the matrices of all products int8 while it loads them.
         kv_cache_dtype: how the engine keeps keys and values, as demanded; auto: in its own type.
     """
 
@@ -70,6 +73,7 @@ class ModelShape:
     output_bias: bool  # of the attention's output projection
     mlp_bias: bool
     dtype: DTypeName  # the checkpoint's
+    int8_weights: bool = False
     kv_cache_dtype: KVCacheDType = "auto"
 
     @property
@@ -183,12 +187,13 @@ def _architecture(config: Mapping[str, Any], model_id: str) -> str:
 
 def _refuse_unsupported(config: Mapping[str, Any], text: Mapping[str, Any], model_id: str) -> None:
     quantization = config.get("quantization_config") or text.get("quantization_config")
-    if quantization:
+    if quantization and not is_block_fp8(quantization):
         is_object = isinstance(quantization, Mapping)
         method = quantization.get("quant_method", "unnamed") if is_object else quantization
         raise UnsupportedModelError(
             f"model {model_id!r} is quantised (quantization_config: {method}); this version runs "
-            "16- and 32-bit checkpoints: use the unquantised one"
+            "16- and 32-bit checkpoints and FP8 in blocks of 128 × 128: use one of those (with "
+            "--quantization int8 for 8-bit weights)"
         )
     if text.get("hidden_act", "silu") != "silu":
         raise UnsupportedModelError(
@@ -202,6 +207,16 @@ def _refuse_unsupported(config: Mapping[str, Any], text: Mapping[str, Any], mode
         )
     if text.get("pretraining_tp", 1) not in (None, 1):
         raise UnsupportedModelError("pretraining_tp other than 1 is not supported")
+
+
+def is_block_fp8(quantization: object) -> bool:
+    """Say whether a quantization_config means e4m3 with scales of 128 × 128, as Qwen publishes."""
+    return (
+        isinstance(quantization, Mapping)
+        and quantization.get("quant_method") == "fp8"
+        and quantization.get("fmt", "e4m3") == "e4m3"
+        and quantization.get("weight_block_size") == [128, 128]
+    )
 
 
 def _has_sliding_window(text: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, ModelShape
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, INT8_SCALE_BYTES, DTypeName, ModelShape
 
 
 def parameter_shapes(model: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -35,8 +35,14 @@ def num_parameters(model: ModelShape) -> int:
 
 
 def weight_bytes(model: ModelShape, dtype: DTypeName) -> int:
-    """Return the bytes of all parameters at one data type."""
-    return num_parameters(model) * BYTES_PER_ELEMENT[dtype]
+    """Return the bytes of all parameters: at one data type, but for those kept in int8."""
+    size = BYTES_PER_ELEMENT[dtype]
+    if not model.int8_weights:
+        return num_parameters(model) * size
+    shapes = [shape for _, shape in _layer_shapes(model) if len(shape) == 2]
+    rows = model.num_layers * sum(rows for rows, _ in shapes) + model.vocab_size
+    values = model.num_layers * sum(map(prod, shapes)) + model.vocab_size * model.hidden_size
+    return values + rows * INT8_SCALE_BYTES + (num_parameters(model) - values) * size
 
 
 def _layer_shapes(model: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from qwen_engine.errors import ConfigError
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, KVCacheDType
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, KVCacheDType, QuantizationName
 
 DeviceName = Literal["cpu", "cuda"]
 BackendName = Literal["sdpa", "reference"]
@@ -31,6 +31,7 @@ class EngineConfig:
     num_gpu_blocks: int  # KV blocks in the pool, whatever the device
     served_model_names: tuple[str, ...] = ()
     dtype: DTypeName = "bfloat16"
+    quantization: QuantizationName = "none"  # of the weights, while they are loaded
     kv_cache_dtype: KVCacheDType = "auto"  # the model's
     device: DeviceName = "cpu"
     block_size: int = 16  # tokens
@@ -58,6 +59,9 @@ class EngineConfig:
                 raise ConfigError(name, getattr(self, name), "must be 0 or more")
         if self.dtype not in BYTES_PER_ELEMENT:
             raise ConfigError("dtype", self.dtype, f"must be one of {', '.join(BYTES_PER_ELEMENT)}")
+        if self.quantization not in get_args(QuantizationName):
+            known = ", ".join(get_args(QuantizationName))
+            raise ConfigError("quantization", self.quantization, f"must be one of {known}")
         if self.kv_cache_dtype not in get_args(KVCacheDType):
             known = ", ".join(get_args(KVCacheDType))
             raise ConfigError("kv_cache_dtype", self.kv_cache_dtype, f"must be one of {known}")

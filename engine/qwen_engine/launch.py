@@ -119,6 +119,7 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
         model_path=path,
         served_model_names=options.served_model_names or (options.model,),
         dtype=plan.dtype,
+        quantization="int8" if plan.model.int8_weights else "none",
         kv_cache_dtype=plan.model.kv_cache_dtype,
         device="cpu" if plan.device.kind == "cpu" else "cuda",
         max_model_len=plan.max_model_len,

@@ -21,11 +21,15 @@ from typing import Any, Self
 import torch
 
 from qwen_engine.errors import CheckpointError, ModelNotFoundError
+from qwen_engine.layers.fp8_blocks import BLOCK_SIZE, SCALE_SUFFIX, scales_shape, widen_blocks
+from qwen_engine.layers.int8 import Target
 
 INDEX_NAME = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's own limit
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_FP8 = "F8_E4M3"  # matrices with scales beside them
+_ALL_DTYPES = {**DTYPES, _FP8: torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +74,27 @@ class SafetensorsFile:
     def __exit__(self, *_: object) -> None:
         self._map.close()
 
-    def copy_to(self, name: str, target: torch.Tensor) -> None:
-        """Copy a tensor into `target`, converting its dtype, and let its pages go."""
+    def read(self, name: str) -> torch.Tensor:
+        """Return a copy of a tensor in float32."""
+        copy = torch.empty(self.entries[name].shape)
+        self.copy_to(name, copy)
+        return copy
+
+    def copy_to(self, name: str, target: Target, scales: torch.Tensor | None = None) -> None:
+        """Copy a tensor into `target`, converting its dtype, and let its pages go.
+
+        scales: float32, one for each block of an FP8 matrix.
+        """
         entry = self.entries[name]
         count = prod(entry.shape)
         if count:
             source = torch.frombuffer(
-                self._map, dtype=DTYPES[entry.dtype], count=count, offset=entry.start
-            )
-            target.copy_(source.view(entry.shape))
+                self._map, dtype=_ALL_DTYPES[entry.dtype], count=count, offset=entry.start
+            ).view(entry.shape)
+            if scales is None:
+                target.copy_(source)
+            else:
+                widen_blocks(source, scales, target)
             del source  # the mapping cannot be closed while it is seen
         first_page = entry.start // mmap.PAGESIZE * mmap.PAGESIZE
         length = entry.start + entry.num_bytes - first_page
@@ -105,7 +121,7 @@ class SafetensorsFile:
         """Tensors must fill the data without gap or overlap, as the format demands."""
         position = data_start
         for name, entry in sorted(entries.items(), key=lambda item: item[1].start):
-            width = DTYPES[entry.dtype].itemsize if entry.dtype in DTYPES else None
+            width = _ALL_DTYPES[entry.dtype].itemsize if entry.dtype in _ALL_DTYPES else None
             if width is not None and entry.num_bytes != prod(entry.shape) * width:
                 raise self._damaged(f"{name}: shape {list(entry.shape)} and size disagree")
             if entry.start != position or entry.num_bytes < 0:
@@ -122,7 +138,7 @@ class SafetensorsFile:
 
 def load_weights(
     folder: Path,
-    targets: Mapping[str, torch.Tensor],
+    targets: Mapping[str, Target],
     *,
     is_redundant: Callable[[str], bool] = lambda name: False,
     on_progress: Callable[[LoadProgress], None] | None = None,
@@ -135,18 +151,24 @@ def load_weights(
     """
     paths = _find_files(folder)
     bytes_total = sum(path.stat().st_size for path in paths)
-    bytes_done = 0
+    bytes_done, scales = 0, _read_scales(paths, is_redundant)
     filled: dict[str, Path] = {}
     for path in paths:
         with SafetensorsFile(path) as file:
             for name, entry in file.entries.items():
-                if not is_redundant(name):
+                if not is_redundant(name) and not name.endswith(SCALE_SUFFIX):
                     _check_once(name, path, filled)
                     _check_entry(name, entry, targets.get(name))
-                    file.copy_to(name, targets[name])
+                    found = _check_scales(name, entry, scales.pop(name, None))
+                    file.copy_to(name, targets[name], found)
                 bytes_done += entry.num_bytes
                 if on_progress is not None:
                     on_progress(LoadProgress(bytes_done, bytes_total))
+    if scales:
+        raise CheckpointError(
+            f"{folder}: there are scales of {_listing(sorted(scales))}, but no such tensors",
+            names=scales,
+        )
     missing = sorted(targets.keys() - filled.keys())
     if missing:
         raise CheckpointError(
@@ -201,17 +223,55 @@ def _check_once(name: str, path: Path, filled: dict[str, Path]) -> None:
     filled[name] = path
 
 
-def _check_entry(name: str, entry: TensorEntry, target: torch.Tensor | None) -> None:
+def _read_scales(paths: list[Path], is_redundant: Callable[[str], bool]) -> dict[str, torch.Tensor]:
+    """Return the scales of an FP8 checkpoint by the names of their matrices.
+
+    Read first and kept: they may lie after the matrix or in another file, and are small.
+    """
+    scales = {}
+    for path in paths:
+        with SafetensorsFile(path) as file:
+            for name, entry in file.entries.items():
+                of = name.removesuffix(SCALE_SUFFIX)
+                if of == name or is_redundant(of):
+                    continue
+                if entry.dtype not in DTYPES:
+                    raise CheckpointError(f"{name} has dtype {entry.dtype}: scales are floats")
+                scales[of] = file.read(name)
+    return scales
+
+
+def _check_scales(
+    name: str, entry: TensorEntry, scales: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Return the scales, which an FP8 matrix must have and nothing else may."""
+    if (scales is not None) != (entry.dtype == _FP8):
+        is_there = "no" if scales is None else "a"
+        raise CheckpointError(
+            f"{name} has dtype {entry.dtype} and {is_there} {name}{SCALE_SUFFIX} beside it: FP8 is "
+            f"read as {_FP8} with a scale for each block of {BLOCK_SIZE} × {BLOCK_SIZE}",
+            names=[name],
+        )
+    if scales is not None and tuple(scales.shape) != scales_shape(entry.shape):
+        raise CheckpointError(
+            f"{name} {list(entry.shape)} has scales {list(scales.shape)}: blocks of {BLOCK_SIZE} × "
+            f"{BLOCK_SIZE} have {list(scales_shape(entry.shape))}",
+            names=[name],
+        )
+    return scales
+
+
+def _check_entry(name: str, entry: TensorEntry, target: Target | None) -> None:
     if target is None:
         raise CheckpointError(
             f"the checkpoint has {name} {list(entry.shape)}, for which this model has no "
             "parameter: do config.json and the weights belong together?",
             names=[name],
         )
-    if entry.dtype not in DTYPES:
+    if entry.dtype not in _ALL_DTYPES:
         raise CheckpointError(
-            f"{name} has dtype {entry.dtype}; {', '.join(DTYPES)} can be loaded: use the "
-            "unquantised checkpoint",
+            f"{name} has dtype {entry.dtype}; {', '.join(_ALL_DTYPES)} can be loaded: use the "
+            "unquantised checkpoint, with --quantization int8 for 8-bit weights",
             names=[name],
         )
     if entry.shape != tuple(target.shape):

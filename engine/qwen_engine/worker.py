@@ -10,7 +10,7 @@ import math
 import os
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from qwen_engine.errors import ConfigError
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers.attention import build_backend, eight_bit
 from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
+from qwen_engine.layers.int8_gemm import choose_int8_gemm
 from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
 from qwen_engine.model_config import ModelConfig
@@ -67,6 +68,7 @@ class Worker:
         self.config = config
         self._device = _open_device(config)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
+        model_config = replace(model_config, int8_weights=config.quantization == "int8")
         self._model = Decoder.allocate(
             model_config, max_len=config.max_model_len, dtype=self._dtype, device=self._device
         )
@@ -154,7 +156,11 @@ class Worker:
         """On a CPU, measure how products are best computed, and pack the weights for it."""
         if self._device.type != "cpu":
             return None
-        gemm = choose_gemm(self._model.probe_weights(), library)
+        weights, gemm = self._model.probe_weights(), None
+        if self.config.quantization == "none":
+            gemm = choose_gemm(weights, library)
+        elif library is not None:
+            gemm = choose_int8_gemm(weights, library)
         if gemm is not None:
             self._model.use(gemm)
         if library is not None:

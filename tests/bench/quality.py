@@ -25,6 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "bfloat16": {},
     "bfloat16, KV int8": {"kv_cache_dtype": "int8"},
     "bfloat16, KV fp8": {"kv_cache_dtype": "fp8"},
+    "weights int8": {"quantization": "int8"},
+    "weights int8, KV int8": {"quantization": "int8", "kv_cache_dtype": "int8"},
 }
 BASELINE = "bfloat16"
 

@@ -14,6 +14,8 @@ from qwen_engine.model_config import ModelConfig, RopeConfig
 from qwen_engine.models.decoder import Decoder
 from qwen_engine.planning import find_model, model_ids, parameter_shapes
 from qwen_engine.planning.ledger import GATHERED_TOKENS, block_bytes
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT
+from qwen_engine.planning.weights import weight_bytes
 from qwen_engine.worker import kv_block
 
 
@@ -52,6 +54,20 @@ def test_a_block_takes_the_bytes_that_the_planner_counts(kv_cache_dtype, dtype, 
     shape, kind = kv_block(config, model)
     one_part = prod(shape) * kind.itemsize
     assert 2 * model.num_layers * one_part == block_bytes(model, dtype, block_size)
+
+
+@pytest.mark.parametrize(
+    "model_id", ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "Qwen/Qwen2.5-7B-Instruct"]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_weights_take_the_bytes_that_the_planner_counts(model_id, dtype):
+    model = replace(find_model(model_id), int8_weights=True)
+    decoder = decoder_of(model)
+    taken = sum(
+        p.numel() * (BYTES_PER_ELEMENT[dtype] if p.is_floating_point() else 1)
+        for p in decoder.parameters()
+    )
+    assert taken == weight_bytes(model, dtype)
 
 
 def test_eight_bits_hold_nearly_twice_the_tokens():

@@ -100,6 +100,14 @@ def build_tiny(name: str, out_dir: Path | None = None, *, seed: int = 0) -> Path
 
 
 def _make(name: str, seed: int, folder: Path) -> None:
+    # Small shards, so that the index is read too.
+    write_model(
+        SHAPES[name], folder, seed=seed, shard="120KB" if name.endswith("sharded") else "1GB"
+    )
+
+
+def write_model(shape: dict[str, Any], folder: Path, *, seed: int = 0, shard: str = "1GB") -> None:
+    """Write a random model of a shape such as those in SHAPES, and its tokenizer, to a folder."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -116,7 +124,6 @@ def _make(name: str, seed: int, folder: Path) -> None:
         "bos_token_id": None,
         "dtype": "float32",
     }
-    shape = SHAPES[name]
     if nested := shape.get("text_config"):
         config = AutoConfig.for_model(**{**shape, "text_config": {**text, **nested}})
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
@@ -124,9 +131,7 @@ def _make(name: str, seed: int, folder: Path) -> None:
         config = AutoConfig.for_model(**{**text, **shape})
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _randomise(model, seed)
-    # Small shards, so that the index is read too.
-    size = "120KB" if name.endswith("sharded") else "1GB"
-    model.save_pretrained(folder, max_shard_size=size)
+    model.save_pretrained(folder, max_shard_size=shard)
     generation = {"eos_token_id": [eos, pad], "pad_token_id": pad, "do_sample": False}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
 

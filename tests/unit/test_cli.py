@@ -44,6 +44,11 @@ def test_lengths_are_read_as_vllm_reads_them(text: str, tokens: int) -> None:
     assert settings_of("--max-model-len", text).engine.demands.max_model_len == tokens
 
 
+def test_weights_may_be_made_int8() -> None:
+    assert settings_of().engine.demands.quantization == "none"
+    assert settings_of("--quantization", "int8").engine.demands.quantization == "int8"
+
+
 @pytest.mark.parametrize(
     ("text", "taken"), [("auto", "auto"), ("int8", "int8"), ("fp8", "fp8"), ("fp8_e4m3", "fp8")]
 )
@@ -100,6 +105,7 @@ def test_values_that_mean_what_is_true_here_anyway_are_accepted(
         (["--max-model-len", "0"], "no count of tokens"),
         (["--max-num-seqs", "0"], "--max-num-seqs"),
         (["--dtype", "int3"], "int3"),
+        (["--quantization", "awq"], "must be none or int8"),
         (["--kv-cache-dtype", "fp8_e5m2"], "take int8 or fp8"),
         (["--port", "70000"], "--port"),
         (["--chat-template", "/nowhere/x.jinja"], "--chat-template"),

@@ -37,3 +37,19 @@ def test_a_cache_type_that_is_unknown_is_refused_with_those_that_are():
     with pytest.raises(InvalidDemandError, match="auto, int8, fp8") as caught:
         Demands(kv_cache_dtype="int4")
     assert caught.value.field == "kv_cache_dtype"
+
+
+def test_int8_weights_take_half_and_are_still_read_whole():
+    plain, found = plan(), plan(quantization="int8")
+    assert 0.49 < line(found, "weights").num_bytes / line(plain, "weights").num_bytes < 0.51
+    assert "int8" in line(found, "weights").how
+    assert found.load_bytes == plain.load_bytes == line(plain, "weights").num_bytes
+    words = found.args()
+    assert words[words.index("--quantization") + 1] == "int8"
+    assert found.num_blocks > plain.num_blocks
+
+
+def test_a_method_that_is_unknown_is_refused_with_the_way_out():
+    with pytest.raises(InvalidDemandError, match="must be none or int8") as caught:
+        Demands(quantization="awq")
+    assert caught.value.field == "quantization"

@@ -45,6 +45,7 @@ demands = st.builds(
     block_size=st.none() | st.sampled_from([16, 32, 64, 128]),
     gpu_memory_utilization=st.none() | st.floats(0.05, 1),
     swap_space=st.none() | st.floats(0, 64),
+    quantization=st.sampled_from(["none", "int8"]),
     kv_cache_dtype=st.sampled_from(["auto", "int8", "fp8"]),
 )
 

@@ -178,9 +178,19 @@ def test_fp8_weights_are_judged_by_the_cards_capability(product, said):
 
 
 def test_our_own_engine_refuses_what_it_does_not_run_and_names_vllm():
-    for name in ("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-8B-FP8"):
+    for name in ("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-8B-AWQ"):
         with pytest.raises(UnsupportedModelError, match="--engine vllm"):
             make_plan(find_model(name), gpu_from_spec("NVIDIA-H200"), Demands())
+
+
+def test_our_own_engine_widens_fp8_and_says_so():
+    card = gpu_from_spec("NVIDIA-L4")
+    packed, plain = (
+        make_plan(find_model(name), card, Demands())
+        for name in ("Qwen/Qwen3-4B-FP8", "Qwen/Qwen3-4B")
+    )
+    assert packed.ledger == plain.ledger
+    assert "widened to 16 bits" in packed.warnings[0]
 
 
 def test_pictures_shrink_before_the_demanded_context_does():

@@ -51,7 +51,7 @@ inline uint16_t from_float(float value) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
-// ---- reading: 32 values at once, in the order that suits the format ----
+// ---- reading: 32 values at once, in the order that suits the format, or 16 in plain order ----
 
 struct Bfloat16Rows {
   static constexpr bool kIsScaled = false;
@@ -63,9 +63,11 @@ struct Bfloat16Rows {
   FMA_TARGET static void store(uint16_t* target, __m512 first, __m512 second) {
     store_pairs(target, first, second);
   }
-  FMA_TARGET static void widen(const uint8_t* row, long size, float, float* target) {
-    const uint16_t* source = reinterpret_cast<const uint16_t*>(row);
-    for (long i = 0; i < size; i += 16) _mm512_storeu_ps(target + i, load16(source + i));
+  FMA_TARGET static __m512 widen(const uint8_t* row, long i) {
+    return load16(reinterpret_cast<const uint16_t*>(row) + i);
+  }
+  FMA_TARGET static __m256i narrow(const uint8_t* row, long i) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 2 * i));
   }
 };
 
@@ -84,11 +86,9 @@ struct EightBitRows {
     store16(target, first);
     store16(target + 16, second);
   }
-  FMA_TARGET static void widen(const uint8_t* row, long size, float scale, float* target) {
-    const __m512 factor = _mm512_set1_ps(scale * kFactor);
-    for (long i = 0; i < size; i += 16) {
-      _mm512_storeu_ps(target + i, _mm512_mul_ps(Values::load(row + i), factor));
-    }
+  FMA_TARGET static __m512 widen(const uint8_t* row, long i) { return Values::load(row + i); }
+  FMA_TARGET static __m256i narrow(const uint8_t* row, long i) {  // exact: at most 7 bits
+    return to_bfloat16(Values::load(row + i));
   }
 };
 

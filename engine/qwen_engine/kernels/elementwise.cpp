@@ -10,10 +10,10 @@
 
 namespace {
 
-constexpr long kRowsPerThread = 4;  // fewer are not worth waking a thread for
+constexpr long kValuesPerThread = 1 << 16;  // fewer are not worth waking a thread for
 
-int threads_for(long rows, int num_threads) {
-  long useful = (rows + kRowsPerThread - 1) / kRowsPerThread;
+int threads_for(long values, int num_threads) {
+  const long useful = values / kValuesPerThread + 1;
   return useful < num_threads ? static_cast<int>(useful) : num_threads;
 }
 
@@ -78,7 +78,7 @@ extern "C" {
 // out = x / rms(x) · weight. Rows of `size`, a multiple of 16.
 void qwen_norm(const uint16_t* x, const uint16_t* weight, uint16_t* out, long rows, long size,
                float eps, int num_threads) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(rows, num_threads))
+#pragma omp parallel for schedule(static) num_threads(threads_for(rows * size, num_threads))
   for (long row = 0; row < rows; ++row) {
     norm_row(x + row * size, weight, size, eps, out + row * size);
   }
@@ -86,7 +86,7 @@ void qwen_norm(const uint16_t* x, const uint16_t* weight, uint16_t* out, long ro
 
 // out = silu(gate) · up, with gate and up side by side in x.
 void qwen_gate(const uint16_t* x, uint16_t* out, long rows, long size, int num_threads) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(rows, num_threads))
+#pragma omp parallel for schedule(static) num_threads(threads_for(rows * size, num_threads))
   for (long row = 0; row < rows; ++row) {
     gate_row(x + row * 2 * size, x + row * 2 * size + size, size, out + row * size);
   }
@@ -99,9 +99,10 @@ void qwen_heads(const uint16_t* qkv, const uint16_t* q_norm, const uint16_t* k_n
                 uint8_t* keys, uint8_t* values, long rows, long heads, long kv_heads, long size,
                 long block_size, int format, float eps, int num_threads) {
   const Cache cache{keys, values, kv_heads, block_size, size, format};
-#pragma omp parallel for schedule(static) num_threads(threads_for(rows, num_threads))
+  const long width = (heads + 2 * kv_heads) * size;
+#pragma omp parallel for schedule(static) num_threads(threads_for(rows * width, num_threads))
   for (long row = 0; row < rows; ++row) {
-    const uint16_t* x = qkv + row * (heads + 2 * kv_heads) * size;
+    const uint16_t* x = qkv + row * width;
     const uint16_t *c = cos + row * size, *s = sin + row * size;
     for (long head = 0; head < heads; ++head) {
       turn_head(x + head * size, q_norm, c, s, size, eps, query + (row * heads + head) * size);

@@ -12,119 +12,7 @@
 
 #include <vector>
 
-#include "vector.h"
-
-namespace {
-
-constexpr long kPanel = 32;            // output rows side by side
-constexpr int kMaxRows = 12;           // of x at once: 24 accumulators, 4 weights, the rest scratch
-constexpr long kChunkBytes = 1 << 20;  // of packed x that should stay in the L2 cache
-
-}  // namespace
-
-#ifdef QWEN_X86
-
-namespace {
-
-struct Output {
-  uint16_t* y;           // at the first of the panel's columns
-  long stride;           // of y, in elements
-  const uint16_t* bias;  // of the panel, or null
-};
-
-FMA_TARGET inline void store_row(const Output& out, long row, __m512 low, __m512 high) {
-  if (out.bias != nullptr) {
-    __m512i bias = _mm512_loadu_si512(out.bias);
-    low = _mm512_add_ps(low, _mm512_castsi512_ps(_mm512_slli_epi32(
-        _mm512_cvtepu16_epi32(_mm512_castsi512_si256(bias)), 16)));
-    high = _mm512_add_ps(high, _mm512_castsi512_ps(_mm512_slli_epi32(
-        _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bias, 1)), 16)));
-  }
-  uint16_t* y = out.y + row * out.stride;
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), to_bfloat16(low));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + 16), to_bfloat16(high));
-}
-
-// x: [in][kRows] float32; w: one panel. Two accumulators a row.
-template <int kRows>
-FMA_TARGET void fma_panel(const float* x, const uint16_t* w, long in, const Output& out) {
-  __m512 sums[kRows][2];
-  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
-  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows) {
-    _mm_prefetch(reinterpret_cast<const char*>(w) + 2048, _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(w) + 2112, _MM_HINT_T0);
-    __m512i low = _mm512_loadu_si512(w), high = _mm512_loadu_si512(w + kPanel);
-    __m512 even_low = _mm512_castsi512_ps(_mm512_slli_epi32(low, 16));
-    __m512 even_high = _mm512_castsi512_ps(_mm512_slli_epi32(high, 16));
-    for (int row = 0; row < kRows; ++row) {
-      __m512 value = _mm512_set1_ps(x[row]);
-      sums[row][0] = _mm512_fmadd_ps(value, even_low, sums[row][0]);
-      sums[row][1] = _mm512_fmadd_ps(value, even_high, sums[row][1]);
-    }
-    __m512 odd_low = _mm512_castsi512_ps(_mm512_and_si512(low, mask));
-    __m512 odd_high = _mm512_castsi512_ps(_mm512_and_si512(high, mask));
-    for (int row = 0; row < kRows; ++row) {
-      __m512 value = _mm512_set1_ps(x[kRows + row]);
-      sums[row][0] = _mm512_fmadd_ps(value, odd_low, sums[row][0]);
-      sums[row][1] = _mm512_fmadd_ps(value, odd_high, sums[row][1]);
-    }
-  }
-  for (int row = 0; row < kRows; ++row) store_row(out, row, sums[row][0], sums[row][1]);
-}
-
-// x: [in / 2][kRows] pairs of bfloat16.
-template <int kRows>
-DOT_TARGET void dot_panel(const float* pairs, const uint16_t* w, long in, const Output& out) {
-  const int32_t* x = reinterpret_cast<const int32_t*>(pairs);
-  __m512 sums[kRows][2];
-  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
-  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows) {
-    _mm_prefetch(reinterpret_cast<const char*>(w) + 2048, _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(w) + 2112, _MM_HINT_T0);
-    __m512bh low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w));
-    __m512bh high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w + kPanel));
-    for (int row = 0; row < kRows; ++row) {
-      __m512bh value = reinterpret_cast<__m512bh>(_mm512_set1_epi32(x[row]));
-      sums[row][0] = _mm512_dpbf16_ps(sums[row][0], value, low);
-      sums[row][1] = _mm512_dpbf16_ps(sums[row][1], value, high);
-    }
-  }
-  for (int row = 0; row < kRows; ++row) store_row(out, row, sums[row][0], sums[row][1]);
-}
-
-using Kernel = void (*)(const float*, const uint16_t*, long, const Output&);
-
-constexpr Kernel kFma[] = {nullptr,       fma_panel<1>,  fma_panel<2>,  fma_panel<3>, fma_panel<4>,
-                           fma_panel<5>,  fma_panel<6>,  fma_panel<7>,  fma_panel<8>, fma_panel<9>,
-                           fma_panel<10>, fma_panel<11>, fma_panel<12>};
-constexpr Kernel kDot[] = {nullptr,       dot_panel<1>,  dot_panel<2>,  dot_panel<3>, dot_panel<4>,
-                           dot_panel<5>,  dot_panel<6>,  dot_panel<7>,  dot_panel<8>, dot_panel<9>,
-                           dot_panel<10>, dot_panel<11>, dot_panel<12>};
-
-// Rows in blocks of nearly equal size, each at most kMaxRows.
-struct Blocks {
-  long num_rows, count;
-  explicit Blocks(long rows) : num_rows(rows), count((rows + kMaxRows - 1) / kMaxRows) {}
-  long start(long index) const { return num_rows * index / count; }
-  int size(long index) const { return static_cast<int>(start(index + 1) - start(index)); }
-};
-
-// [rows][in] → [in][rows] float32, or [in / 2][rows] pairs.
-void pack_rows(const uint16_t* x, long stride, int rows, long in, bool as_pairs, float* packed) {
-  for (int row = 0; row < rows; ++row) {
-    const uint16_t* source = x + row * stride;
-    if (as_pairs) {
-      for (long k = 0; k < in; k += 2) std::memcpy(packed + k / 2 * rows + row, source + k, 4);
-    } else {
-      for (long k = 0; k < in; ++k) packed[k * rows + row] = to_float(source[k]);
-    }
-  }
-}
-
-}  // namespace
-
-#endif  // QWEN_X86
+#include "panels.h"
 
 extern "C" {
 
@@ -191,7 +79,7 @@ void qwen_linear(const uint16_t* x, long x_stride, const uint16_t* w, const uint
         for (long block = begin; block < end; ++block) {
           long first = blocks.start(block);
           Output output{y + first * out + panel * kPanel, out,
-                        bias == nullptr ? nullptr : bias + panel * kPanel};
+                        bias == nullptr ? nullptr : bias + panel * kPanel, nullptr};
           kernels[blocks.size(block)](scratch + first * width, weights, in, output);
         }
       }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import torch
 
@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 PANEL_ROWS = 32  # output rows packed side by side: kPanel in gemm.cpp
 
 Kernel = Literal["fma", "dot"]
+Int8Way = Literal["int8 fma", "int8 dot", "widened fma", "widened dot"]  # Way in int8.cpp
+INT8_WAYS: tuple[Int8Way, ...] = get_args(Int8Way)
 
 
 class NativeLibrary:
@@ -79,6 +81,46 @@ class NativeLibrary:
             x.data_ptr(), x.stride(0), weight.data_ptr(), _pointer(bias),
             y.data_ptr(), rows, out, size, int(kernel == "dot"), scratch.data_ptr(),
             torch.get_num_threads(),
+        )  # fmt: skip
+        return y
+
+    def int8_pack(self, weight: torch.Tensor, *, back: bool = False) -> None:
+        """Bring int8 [out, in + 4], values and scale, into the kernels' layout, or back."""
+        _check_int8(weight)
+        self._library.qwen_int8_pack(
+            weight.data_ptr(), len(weight), weight.shape[1] - 4, int(back), torch.get_num_threads()
+        )
+
+    def int8_unpack(self, weight: torch.Tensor, out: torch.Tensor) -> None:
+        """Write a packed int8 weight to `out`, bfloat16 [out, in]."""
+        _check_int8(weight)
+        _check(out)
+        self._library.qwen_int8_unpack(
+            weight.data_ptr(), *out.shape, out.data_ptr(), torch.get_num_threads()
+        )
+
+    def int8_linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        way: Int8Way,
+        scratch: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return x·Wᵀ + b as `linear` does, with a packed int8 weight."""
+        rows, (out, stored) = len(x), weight.shape
+        size = stored - 4
+        _check_int8(weight)
+        assert x.dtype == torch.bfloat16
+        assert x.shape[1] == size
+        assert len(scratch) >= rows * size
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        y = torch.empty(rows, out, dtype=torch.bfloat16)
+        self._library.qwen_int8_linear(
+            x.data_ptr(), x.stride(0), weight.data_ptr(), _pointer(bias), y.data_ptr(), rows, out,
+            size, INT8_WAYS.index(way), scratch.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
         return y
 
@@ -149,7 +191,7 @@ class NativeLibrary:
             query.data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(), output.data_ptr(),
             tables.data_ptr(), tables.shape[1], starts.data_ptr(), contexts.data_ptr(),
             len(contexts), query.shape[1], kv_heads, query.shape[2], block_size,
-            _FORMATS[cache[0].dtype], torch.get_num_threads(),
+            _FORMATS[cache[0].dtype], int("dot" in self.kernels), torch.get_num_threads(),
         )  # fmt: skip
         return output
 
@@ -161,10 +203,13 @@ _C_TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_long, "i": ctypes.c_int, "f": ct
 _SIGNATURES = {
     "qwen_pack": "pnnipi",
     "qwen_linear": "pnpppnnnipi",
+    "qwen_int8_pack": "pnnii",
+    "qwen_int8_unpack": "pnnpi",
+    "qwen_int8_linear": "pnpppnnnipi",
     "qwen_norm": "pppnnfi",
     "qwen_gate": "ppnni",
     "qwen_heads": "pppppppppnnnnnifi",
-    "qwen_attend": "pppppnppnnnnnii",
+    "qwen_attend": "pppppnppnnnnniii",
 }
 _FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
 _SCALE_BYTES = 2  # beside a head in 8 bits
@@ -185,6 +230,12 @@ def _rows_per_block(part: torch.Tensor, head_dim: int) -> int:
 
 def _check(weight: torch.Tensor) -> None:
     assert weight.dtype == torch.bfloat16
+    assert weight.is_contiguous()
+    assert can_pack(weight)
+
+
+def _check_int8(weight: torch.Tensor) -> None:
+    assert weight.dtype == torch.int8
     assert weight.is_contiguous()
     assert can_pack(weight)
 

@@ -19,18 +19,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import torch
 from torch.nn import functional
 
-from qwen_engine.kernels.library import NativeLibrary, can_pack
+from qwen_engine.kernels.library import Int8Way, Kernel, NativeLibrary, can_pack
+from qwen_engine.layers import int8
 
 log = logging.getLogger(__name__)
 
 # torch: as it comes; float32: the weight widened for torch; fma, dot: native.cpp's kernels;
 # unpack: the packed weight made plain for torch.
-Way = Literal["torch", "float32", "fma", "dot", "unpack"]
+Way = Literal["torch", "float32", "fma", "dot", "unpack"] | Int8Way
 NUM_WAYS = 5
 _PLAIN_WAYS: tuple[Way, ...] = ("torch", "float32")
 _COPYING_WAYS: tuple[Way, ...] = ("float32", "unpack")
@@ -55,19 +56,23 @@ class Gemm(Protocol):
         ...
 
     def lookup(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Return these rows of the weight, in plain order."""
+        """Return these rows of the weight, in plain order; int8 ones in float32."""
         ...
 
 
 class TorchGemm:
-    """Plain weights and torch's own choice: right for every dtype and device."""
+    """Plain weights, float or int8, and torch's own choice: right for every dtype and device."""
 
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
+        if weight.dtype == torch.int8:
+            return int8.linear(x, weight, bias)
         return functional.linear(x, weight, bias)
 
     def lookup(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if weight.dtype == torch.int8:
+            return int8.lookup(rows, weight)
         return functional.embedding(rows, weight)
 
 
@@ -145,7 +150,8 @@ class MeasuredGemm:
             self._library.unpack(weight, out=plain)
             return functional.linear(x, plain, bias)
         scratch = self._take(x.numel())
-        return self._library.linear(x, weight, bias, kernel=way, scratch=scratch)
+        kernel = cast(Kernel, way)
+        return self._library.linear(x, weight, bias, kernel=kernel, scratch=scratch)
 
     def adopt(self, weight: torch.Tensor) -> None:
         """Bring a plain weight that can be packed into the chosen layout, in place."""
@@ -179,11 +185,12 @@ def choose_gemm(
     if not probes or probes[0].dtype != torch.bfloat16:
         return None
     gemm = MeasuredGemm(GemmChoice({}, is_packed=False), library)
-    times = _measure(gemm, _PLAIN_WAYS, probes)
+    size = probes[0].shape[1]
+    times = measure_ways(gemm, _PLAIN_WAYS, probes, in_size=size)
     if library is not None:
         for probe in probes:
             library.pack(probe)
-        times |= _measure(gemm, (*library.kernels, "unpack"), probes)
+        times |= measure_ways(gemm, (*library.kernels, "unpack"), probes, in_size=size)
         for probe in probes:
             library.unpack(probe, out=probe)
     choice = _choose(times)
@@ -194,12 +201,14 @@ def choose_gemm(
 Times = dict[Way, dict[int, int]]  # microseconds
 
 
-def _measure(gemm: MeasuredGemm, ways: Sequence[Way], probes: Sequence[torch.Tensor]) -> Times:
-    """Return the best time of each way and number of rows."""
+def measure_ways(
+    gemm: MeasuredGemm, ways: Sequence[Way], probes: Sequence[torch.Tensor], *, in_size: int
+) -> Times:
+    """Return the best time of each way and number of rows [rows, in_size]."""
     seconds = SECONDS_TO_MEASURE / (NUM_WAYS * len(ROW_COUNTS))
     times: Times = {way: {} for way in ways}
     for count in ROW_COUNTS:
-        x = torch.randn(count, probes[0].shape[1]).to(torch.bfloat16)
+        x = torch.randn(count, in_size).to(torch.bfloat16)
         for way in ways:
             times[way][count] = _best(partial(gemm.compute, way, x), probes, seconds)
     return times

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from qwen_engine.kernels.library import can_pack
+from qwen_engine.layers import int8
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
+from qwen_engine.layers.int8 import Target
 
 
 class Linear(nn.Module):
@@ -22,6 +24,7 @@ class Linear(nn.Module):
         super().__init__()
         out_size = sum(parts.values())
         self.parts = dict(parts)
+        self.in_size = in_size
         self.weight = nn.Parameter(torch.empty(out_size, in_size), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_size), requires_grad=False) if bias else None
         self._gemm: Gemm = TorchGemm()
@@ -30,17 +33,23 @@ class Linear(nn.Module):
         """Map [num_tokens, in_size] to [num_tokens, out_size]."""
         return self._gemm.linear(x, self.weight, self.bias)
 
+    def quantise(self) -> None:
+        """Keep the weight in int8 from now on; before it has memory."""
+        shape = int8.stored_shape(*self.weight.shape)
+        values = torch.empty(shape, dtype=torch.int8, device=self.weight.device)
+        self.weight = nn.Parameter(values, requires_grad=False)
+
     def use(self, gemm: MeasuredGemm) -> None:
         """Compute this way from now on; the weight is brought into its layout, in place."""
         if can_pack(self.weight):
             gemm.adopt(self.weight)
             self._gemm = gemm
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         """Yield each part under its name in the checkpoint, as a view to be written into."""
         start = 0
         for name, size in self.parts.items():
-            yield f"{prefix}{name}.weight", self.weight[start : start + size]
+            yield f"{prefix}{name}.weight", int8.target_of(self.weight[start : start + size])
             if self.bias is not None:
                 yield f"{prefix}{name}.bias", self.bias[start : start + size]
             start += size

@@ -15,8 +15,10 @@ from torch import nn
 from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary, can_pack
+from qwen_engine.layers import int8
 from qwen_engine.layers.attention import AttentionStep, store_kv
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
+from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding, rotate
@@ -85,7 +87,7 @@ class Attention(nn.Module):
             return None
         return self.q_norm.weight, self.k_norm.weight, self.q_norm.eps
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         yield from self.qkv.checkpoint_tensors(prefix)
         yield from self.o_proj.checkpoint_tensors(prefix)
         if self.q_norm is not None and self.k_norm is not None:
@@ -113,7 +115,7 @@ class FeedForward(nn.Module):
         mapped: torch.Tensor = self.down(gated)
         return mapped
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         yield from self.gate_up.checkpoint_tensors(prefix)
         yield from self.down.checkpoint_tensors(prefix)
 
@@ -135,7 +137,7 @@ class Layer(nn.Module):
         mapped: torch.Tensor = self.feed_forward(self.feed_forward_norm(hidden))
         return hidden + mapped
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         yield f"{prefix}input_layernorm.weight", self.attention_norm.weight
         yield f"{prefix}post_attention_layernorm.weight", self.feed_forward_norm.weight
         yield from self.attention.checkpoint_tensors(f"{prefix}self_attn.")
@@ -160,6 +162,8 @@ class Decoder(nn.Module):
         self.traits = config.traits
         self._embedding_gemm: Gemm = TorchGemm()
         self._output_gemm: Gemm = self._embedding_gemm
+        if config.int8_weights:
+            self._quantise()
 
     @classmethod
     def allocate(
@@ -172,10 +176,21 @@ class Decoder(nn.Module):
         # nn.Module.to_empty does this too, but by operations on meta tensors that import sympy:
         # 1.5 to 3 s of CPU at every start.
         for module in model.modules():
-            for name, shape in [(n, p.shape) for n, p in module.named_parameters(recurse=False)]:
-                memory = torch.empty(shape, dtype=dtype, device=device)
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                kind = dtype if parameter.is_floating_point() else parameter.dtype
+                memory = torch.empty(parameter.shape, dtype=kind, device=device)
                 setattr(module, name, nn.Parameter(memory, requires_grad=False))
         return model
+
+    def _quantise(self) -> None:
+        """Keep the weights of all products in int8; an embedding that is only looked up stays."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.quantise()
+        name = "embedding" if self.output is None else "output"
+        shape = int8.stored_shape(*getattr(self, name).shape)
+        head = torch.empty(shape, dtype=torch.int8, device=self.embedding.device)
+        setattr(self, name, nn.Parameter(head, requires_grad=False))
 
     def forward(
         self,
@@ -189,7 +204,7 @@ class Decoder(nn.Module):
         """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden]."""
         cos, sin = self.rotary.lookup(positions)
         context = ForwardContext(cos, sin, slots, attention)
-        hidden = self._embedding_gemm.lookup(token_ids, self.embedding)
+        hidden = self._embedding_gemm.lookup(token_ids, self.embedding).to(cos.dtype)
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = layer(hidden, cache, context)
         return hidden
@@ -220,7 +235,7 @@ class Decoder(nn.Module):
             elif isinstance(module, Attention):
                 is_wide = module.head_dim % 32 == 0
             elif isinstance(module, FeedForward):
-                is_wide = module.down.weight.shape[1] % 16 == 0
+                is_wide = module.down.in_size % 16 == 0
             else:
                 continue
             if is_wide:
@@ -231,18 +246,18 @@ class Decoder(nn.Module):
         layers = (layer for layer in self.layers if isinstance(layer, Layer))
         return [layer.feed_forward.gate_up.weight for layer in layers]
 
-    def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
+    def checkpoint_tensors(self) -> dict[str, Target]:
         """Return, by its name in the checkpoint, every tensor that must be written."""
         prefix = self.traits.prefix
-        tensors: dict[str, torch.Tensor] = {
-            f"{prefix}embed_tokens.weight": self.embedding,
+        tensors: dict[str, Target] = {
+            f"{prefix}embed_tokens.weight": int8.target_of(self.embedding),
             f"{prefix}norm.weight": self.norm.weight,
         }
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             tensors.update(layer.checkpoint_tensors(f"{prefix}layers.{index}."))
         if self.output is not None:
-            tensors["lm_head.weight"] = self.output
+            tensors["lm_head.weight"] = int8.target_of(self.output)
         return tensors
 
     def is_redundant(self, name: str) -> bool:

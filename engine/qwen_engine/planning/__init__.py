@@ -29,7 +29,8 @@ from qwen_engine.planning.plan import Plan, Setting, make_plan
 from qwen_engine.planning.quantities import format_bytes, parse_bytes, parse_quantity
 from qwen_engine.planning.recommend import recommend_cpu_memory
 from qwen_engine.planning.render import plan_to_dict, render_flags, render_plan
-from qwen_engine.planning.shape import ModelShape, parse_model_config, read_model_facts
+from qwen_engine.planning.shape import ModelShape, read_model_facts
+from qwen_engine.planning.support import parse_model_config
 from qwen_engine.planning.weights import num_parameters, parameter_shapes, weight_bytes
 
 __all__ = [

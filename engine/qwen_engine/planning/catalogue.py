@@ -12,7 +12,8 @@ from typing import Any
 
 from qwen_engine.planning.errors import UnknownModelError
 from qwen_engine.planning.gpus import load_data
-from qwen_engine.planning.shape import ModelShape, read_model_facts, runs_here
+from qwen_engine.planning.shape import ModelShape, read_model_facts
+from qwen_engine.planning.support import runs_here
 
 
 @cache

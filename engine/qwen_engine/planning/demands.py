@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import cast, get_args
 
 from qwen_engine.planning.errors import InvalidDemandError
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelShape
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelShape, QuantizationName
 
 BLOCK_SIZES = (16, 32, 64, 128)  # tokens per block that the attention backends run
 
@@ -23,6 +23,7 @@ class Demands:
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
     dtype: str = "auto"
+    quantization: str = "none"  # of the weights, at load
     kv_cache_dtype: str = "auto"  # the model's own, or 8 bits
     enable_prefix_caching: bool = True
     num_gpu_blocks_override: int | None = None
@@ -51,8 +52,7 @@ class Demands:
             raise InvalidDemandError(
                 "gpu_memory_utilization", utilization, "must be a fraction from 0.05 to 1"
             )
-        if self.engine not in ENGINES:
-            raise InvalidDemandError("engine", self.engine, f"must be one of {', '.join(ENGINES)}")
+        self._check_names()
         if self.engine == "qwen" and self.tensor_parallel_size not in (None, 1):
             raise InvalidDemandError(
                 "tensor_parallel_size",
@@ -60,16 +60,27 @@ class Demands:
                 "this version's own engine runs on one GPU; vLLM runs on several "
                 "(--engine vllm, spec.engine.runtime: VLLM)",
             )
-        if self.dtype not in ("auto", *BYTES_PER_ELEMENT):
-            known = ", ".join(("auto", *BYTES_PER_ELEMENT))
-            raise InvalidDemandError("dtype", self.dtype, f"must be one of {known}")
-        if self.kv_cache_dtype not in get_args(KVCacheDType):
-            raise InvalidDemandError(
-                "kv_cache_dtype",
-                self.kv_cache_dtype,
-                f"must be one of {', '.join(get_args(KVCacheDType))}",
-            )
+
+    def _check_names(self) -> None:
+        listed = "must be one of {}"
+        packed = "must be none or int8, which is made of any checkpoint; FP8 ones need no flag"
+        for field, known, problem in (
+            ("engine", ENGINES, listed),
+            ("dtype", ("auto", *BYTES_PER_ELEMENT), listed),
+            ("quantization", get_args(QuantizationName), packed),
+            ("kv_cache_dtype", get_args(KVCacheDType), listed),
+        ):
+            value = getattr(self, field)
+            if value not in known:
+                raise InvalidDemandError(field, value, problem.format(", ".join(known)))
 
     def serve(self, model: ModelShape) -> ModelShape:
         """Return the model as it is to be kept in memory."""
-        return replace(model, kv_cache_dtype=cast(KVCacheDType, self.kv_cache_dtype))
+        if self.engine != "qwen":
+            return model
+        return replace(
+            model,
+            int8_weights=self.quantization == "int8",
+            kv_cache_dtype=cast(KVCacheDType, self.kv_cache_dtype),
+            quantization=None,  # FP8 matrices are widened while they are read
+        )

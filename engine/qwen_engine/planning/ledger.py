@@ -85,6 +85,8 @@ def weights_line(model: ModelShape, dtype: DTypeName) -> LedgerLine:
     """Return the exact bytes of the weights."""
     count, size = num_parameters(model), BYTES_PER_ELEMENT[dtype]
     how = f"{count:,} parameters × {size} B ({dtype})"
+    if model.int8_weights:
+        how = f"{count:,} parameters: matrices int8 with a scale a row, the rest {size} B ({dtype})"
     if model.traits.skipped_prefix:
         how += "; text decoder only"
     return LedgerLine("weights", weight_bytes(model, dtype), how)

@@ -47,13 +47,15 @@ def tensor_parallel_problem(model: ModelShape, size: int) -> str | None:
     return None
 
 
-def precision_notes(model: ModelShape, device: Device) -> tuple[str, ...]:
+def precision_notes(model: ModelShape, device: Device, demands: Demands) -> tuple[str, ...]:
     """Return what a card does with the model's packed weights.
 
     Raises:
         InvalidDemandError: it has no way to run them.
     """
     packing, capability = model.quantization, device.capability
+    if packing is not None and demands.engine == "qwen":
+        return ("FP8 weights are widened to 16 bits while they are read",)
     if packing is None or capability is None:
         return ()
     name = f"{device.product} (capability {capability[0]}.{capability[1]})"

@@ -7,7 +7,7 @@ that all three say the same.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qwen_engine.planning import choices
 from qwen_engine.planning.demands import Demands
@@ -20,6 +20,7 @@ from qwen_engine.planning.relax import least
 from qwen_engine.planning.settle import Settled, settle
 from qwen_engine.planning.shape import DTypeName, ModelShape
 from qwen_engine.planning.swap import host_ledger, swap_line
+from qwen_engine.planning.weights import weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Plan:
     @property
     def load_bytes(self) -> int:
         """Bytes of weights read at start-up, by all GPUs together."""
+        if self.engine == "qwen":
+            return weight_bytes(replace(self.model, int8_weights=False), self.dtype)
         read = [x.num_bytes for x in self.ledger if x.component in ("weights", "vision-tower")]
         return sum(read) * self.tensor_parallel_size
 
@@ -139,11 +142,15 @@ def _prefix_caching(demands: Demands) -> Setting:
 
 
 def _eight_bit(draft: Draft, demands: Demands) -> list[Setting]:
-    if demands.kv_cache_dtype == "auto":
-        return []
-    own = draft.vllm is None
-    name = demands.kv_cache_dtype if own else draft.vllm_flags.kv_cache_dtype
-    return [Setting("--kv-cache-dtype", name, choices.DEMANDED)]
+    """Return what is demanded beside the model's own type."""
+    settings = []
+    if demands.quantization != "none":
+        settings.append(Setting("--quantization", demands.quantization, choices.DEMANDED))
+    if demands.kv_cache_dtype != "auto":
+        own = draft.vllm is None
+        name = demands.kv_cache_dtype if own else draft.vllm_flags.kv_cache_dtype
+        settings.append(Setting("--kv-cache-dtype", name, choices.DEMANDED))
+    return settings
 
 
 def _override(demands: Demands) -> list[Setting]:

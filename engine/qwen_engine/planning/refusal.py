@@ -17,7 +17,7 @@ from qwen_engine.planning.ledger import blocks_for
 from qwen_engine.planning.parallel import LARGEST_TENSOR_PARALLEL, tensor_parallel_problem
 from qwen_engine.planning.quantities import MIB, format_bytes
 from qwen_engine.planning.settle import is_possible
-from qwen_engine.planning.shape import runs_here
+from qwen_engine.planning.support import runs_here
 from qwen_engine.planning.weights import weight_bytes
 
 _SHORTEST_USEFUL = 256  # tokens; a shorter context is no way out
@@ -94,22 +94,29 @@ def _more_gpus(draft: Draft, demands: Demands) -> WayOut | None:
             draft.model, size
         ):
             continue
-        wanted = replace(demands, engine="vllm", tensor_parallel_size=size)
+        wanted = replace(demands, engine="vllm", tensor_parallel_size=size, quantization="none")
         if _fits(draft, wanted):
             name = f"{size} such GPUs fit it (--tensor-parallel-size {size}"
             name += ")" if demands.engine == "vllm" else ", with vLLM)"
-            return WayOut("gpus", name, {"engine": "vllm", "tensor_parallel_size": size})
+            change = {"engine": "vllm", "tensor_parallel_size": size, "quantization": "none"}
+            return WayOut("gpus", name, change)
     return None
 
 
 def _packed(draft: Draft, demands: Demands) -> WayOut | None:
+    """Return 8 bits made at load, else the most precise published checkpoint that fits."""
+    if demands.engine == "qwen" and _fits(draft, replace(demands, quantization="int8")):
+        return WayOut("precision", "--quantization int8 fits it", {"quantization": "int8"})
     for name in variants_of(draft.model.model_id):
         model = find_model(name)
-        engine = demands.engine if runs_here(model) else "vllm"
-        if _fits(replace(draft, model=model), replace(demands, engine=engine)):
-            with_vllm = " (with vLLM)" if engine != demands.engine else ""
-            sentence = f"{name} fits{with_vllm}"
-            return WayOut("precision", sentence, {"model": name, "engine": engine})
+        other = replace(draft, model=model)
+        if runs_here(model) and _fits(other, demands):
+            return WayOut("precision", f"{name} fits", {"model": name})
+        with_vllm = replace(demands, engine="vllm", quantization="none")
+        if _fits(other, with_vllm):
+            sentence = f"{name} fits" + (" (with vLLM)" if demands.engine != "vllm" else "")
+            change = {"model": name, "engine": "vllm", "quantization": "none"}
+            return WayOut("precision", sentence, change)
     return None
 
 

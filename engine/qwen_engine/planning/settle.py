@@ -13,7 +13,7 @@ from qwen_engine.planning.choices import Choice, Profile
 from qwen_engine.planning.demands import Demands
 from qwen_engine.planning.device import Device
 from qwen_engine.planning.draft import Draft
-from qwen_engine.planning.errors import UnsupportedModelError
+from qwen_engine.planning.errors import InvalidDemandError, UnsupportedModelError
 from qwen_engine.planning.fit import (
     HIGHEST_UTILIZATION,
     fits,
@@ -24,7 +24,8 @@ from qwen_engine.planning.ledger import StepSize, block_bytes
 from qwen_engine.planning.parallel import precision_notes, tensor_parallel_sizes
 from qwen_engine.planning.quantities import format_bytes, round_down
 from qwen_engine.planning.relax import SHORTEST_PLANNED_CONTEXT, can_fit, relax
-from qwen_engine.planning.shape import DTypeName, ModelShape, runs_here
+from qwen_engine.planning.shape import DTypeName, ModelShape
+from qwen_engine.planning.support import runs_here
 from qwen_engine.planning.swap import SwapSpace, choose_swap_space
 from qwen_engine.planning.vllm_step import NO_FLAGS, VllmFlags
 from qwen_engine.planning.vllm_version import NEWEST, VllmVersion, parse_version
@@ -57,7 +58,7 @@ def settle(model: ModelShape, device: Device, demands: Demands) -> Settled:
     """
     if demands.engine == "qwen" and not runs_here(model):
         raise UnsupportedModelError(_needs_vllm(model))
-    model, notes = demands.serve(model), precision_notes(model, device)
+    notes, model = precision_notes(model, device, demands), demands.serve(model)
     sizes = tensor_parallel_sizes(model, device, demands)
     drafts = (_choose(model, device, demands, size) for size in sizes)
     chosen = next((found for found in drafts if _can_fit(found.draft, demands)), None)
@@ -69,7 +70,7 @@ def is_possible(model: ModelShape, device: Device, demands: Demands) -> bool:
     """Say whether a plan can be made, without making it."""
     if demands.engine == "qwen" and not runs_here(model):
         return False
-    precision_notes(model, device)
+    precision_notes(model, device, demands)
     model = demands.serve(model)
     return any(
         _can_fit(_choose(model, device, demands, size).draft, demands)
@@ -132,6 +133,12 @@ def _make_it_fit(chosen: Settled, demands: Demands) -> Settled:
 def _vllm(demands: Demands, size: int) -> tuple[VllmVersion | None, VllmFlags]:
     if demands.engine != "vllm":
         return None, NO_FLAGS
+    if demands.quantization != "none":
+        raise InvalidDemandError(
+            "quantization",
+            demands.quantization,
+            "our own engine makes it at load; for vLLM take a checkpoint that is packed",
+        )
     version = parse_version(demands.engine_version) if demands.engine_version else NEWEST
     # vLLM's int8 has a scale for each token and head, as ours has, and that in its name.
     kv_name = {"int8": "int8_per_token_head"}.get(demands.kv_cache_dtype, demands.kv_cache_dtype)

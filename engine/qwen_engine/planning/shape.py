@@ -18,6 +18,8 @@ from qwen_engine.planning.tower import TowerFacts, parse_tower
 DTypeName = Literal["float32", "bfloat16", "float16"]
 BYTES_PER_ELEMENT: Mapping[DTypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 KVCacheDType = Literal["auto", "int8", "fp8"]
+QuantizationName = Literal["none", "int8"]
+INT8_SCALE_BYTES = 4  # of each row of a matrix in int8
 KV_SCALE_BYTES = 2  # of each token's head in an 8-bit KV cache
 
 
@@ -37,6 +39,7 @@ class ModelShape:
     Attributes:
         head_dim: independent of hidden_size / num_heads.
         max_len: tokens the positions are good for; YaRN stretches them beyond those trained.
+        int8_weights: the engine makes the matrices of all products int8 while it loads them.
         kv_cache_dtype: how the engine keeps keys and values, as demanded; auto: in its own type.
         dense_layers: layers without experts in a model that has them.
         tower: the vision tower, if the checkpoint has one.
@@ -58,6 +61,7 @@ class ModelShape:
     output_bias: bool  # of the attention's output projection
     mlp_bias: bool
     dtype: DTypeName  # the checkpoint's
+    int8_weights: bool = False
     kv_cache_dtype: KVCacheDType = "auto"
     experts: Experts | None = None
     dense_layers: frozenset[int] = frozenset()
@@ -94,17 +98,6 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return text
 
 
-def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
-    """Read the config.json of a model that this version's own engine runs.
-
-    Raises:
-        UnsupportedModelError: architecture, quantisation or feature this version cannot run.
-        InvalidConfigError: a field is missing or cannot be right.
-    """
-    refuse_what_does_not_run(config, model_id)
-    return read_model_facts(config, model_id=model_id)
-
-
 def read_model_facts(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
     """Read the config.json of any model that can be planned, for our engine or for vLLM.
 
@@ -112,7 +105,7 @@ def read_model_facts(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
         UnsupportedModelError: an architecture or quantisation without known sizes.
         InvalidConfigError: a field is missing or cannot be right.
     """
-    architecture = _architecture(config, model_id)
+    architecture = architecture_name(config, model_id)
     traits, text = ARCHITECTURES[architecture], text_config(config)
     hidden, heads = positive_int(text, "hidden_size"), positive_int(text, "num_attention_heads")
     kv_heads = positive_int(text, "num_key_value_heads", heads)
@@ -179,7 +172,8 @@ def merged_rope(text: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _architecture(config: Mapping[str, Any], model_id: str) -> str:
+def architecture_name(config: Mapping[str, Any], model_id: str) -> str:
+    """Return the architecture, if it is one that can be planned."""
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise InvalidConfigError("architectures", names, "must be a list with one name")
@@ -189,55 +183,6 @@ def _architecture(config: Mapping[str, Any], model_id: str) -> str:
             f"plans also {', '.join(name for name in ARCHITECTURES if name not in runnable())}"
         )
     return names[0]
-
-
-def refuse_what_does_not_run(config: Mapping[str, Any], model_id: str) -> None:
-    """Check a config.json against what this version's own engine runs.
-
-    Raises:
-        UnsupportedModelError: architecture, quantisation or feature it lacks.
-        InvalidConfigError: a field that cannot be right.
-    """
-    architecture, text = _architecture(config, model_id), text_config(config)
-    if not ARCHITECTURES[architecture].runs_here:
-        raise UnsupportedModelError(
-            f"model {model_id!r} is a {architecture}, which vLLM can serve; this version's own "
-            f"engine runs {', '.join(runnable())}"
-        )
-    quantization = config.get("quantization_config") or text.get("quantization_config")
-    if quantization:
-        is_object = isinstance(quantization, Mapping)
-        method = quantization.get("quant_method", "unnamed") if is_object else quantization
-        raise UnsupportedModelError(
-            f"model {model_id!r} is quantised (quantization_config: {method}); this version runs "
-            "16- and 32-bit checkpoints: use the unquantised one"
-        )
-    if text.get("hidden_act", "silu") != "silu":
-        raise UnsupportedModelError(
-            f"model {model_id!r} has hidden_act={text['hidden_act']!r}; only 'silu' is supported"
-        )
-    if _has_sliding_window(text):
-        raise UnsupportedModelError(
-            f"model {model_id!r} has sliding-window attention, which is not supported: if the "
-            "window is as long as the context you serve, set use_sliding_window to false (and "
-            "layer_types to full_attention)"
-        )
-    if text.get("pretraining_tp", 1) not in (None, 1):
-        raise UnsupportedModelError("pretraining_tp other than 1 is not supported")
-
-
-def _has_sliding_window(text: Mapping[str, Any]) -> bool:
-    if text.get("layer_types") is not None:
-        return "sliding_attention" in text["layer_types"]
-    if not (text.get("use_sliding_window") and text.get("sliding_window")):
-        return False
-    # Only layers from max_window_layers on have the window (transformers, configuration_qwen3.py).
-    return positive_int(text, "max_window_layers", 28) < positive_int(text, "num_hidden_layers")
-
-
-def runs_here(model: ModelShape) -> bool:
-    """Say whether this version's own engine runs a model."""
-    return model.traits.runs_here and model.quantization is None
 
 
 def _experts(text: Mapping[str, Any]) -> Experts | None:

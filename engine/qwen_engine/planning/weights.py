@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import prod
 
 from qwen_engine.planning.quantities import ceil_div
-from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, ModelShape
+from qwen_engine.planning.shape import BYTES_PER_ELEMENT, INT8_SCALE_BYTES, DTypeName, ModelShape
 from qwen_engine.planning.tower import tower_shapes
 
 
@@ -69,9 +69,19 @@ def num_tower_parameters(model: ModelShape) -> int:
 def weight_bytes(model: ModelShape, dtype: DTypeName, tensor_parallel_size: int = 1) -> int:
     """Return the bytes of the decoder's parameters on one GPU, scales included."""
     size, t = BYTES_PER_ELEMENT[dtype], tensor_parallel_size
+    if model.int8_weights:
+        return _int8_bytes(model, size)
     if model.quantization is None and t == 1:
         return num_parameters(model) * size
     return int(_computed_bytes(model, size, t) * checkpoint_factor(model, size))
+
+
+def _int8_bytes(model: ModelShape, size: int) -> int:
+    """Return the bytes where the matrices of all products are made int8 at load."""
+    shapes = [shape for _, shape in _layer_shapes(model) if len(shape) == 2]
+    rows = model.num_layers * sum(rows for rows, _ in shapes) + model.vocab_size
+    values = model.num_layers * sum(map(prod, shapes)) + model.vocab_size * model.hidden_size
+    return values + rows * INT8_SCALE_BYTES + (num_parameters(model) - values) * size
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,264 @@
+// Attention of a prompt's chunk: 32 query rows in the lanes, so that softmax runs down the lanes
+// and both products are the same small matrix kernel. Softmax is online over tiles of tokens
+// (arXiv 2205.14135), so memory does not grow with the context.
+//
+// With the bfloat16 dot product instruction (kDot) the kernel multiplies pairs: of a head's
+// dimensions for the scores, of tokens for the sums, and shares are rounded to bfloat16 first, as
+// FlashAttention-2 does (arXiv 2307.08691). Without it everything between is float32.
+//
+// Values of the cache enter unscaled, exact in bfloat16 also from 8 bits; a token's scales go to
+// its scores and to its shares.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cache.h"
+
+#ifdef QWEN_X86
+
+namespace {
+
+struct Work {  // queries of one sequence and key head
+  const uint16_t* query;  // of the sequence's first row: [rows][heads][size]
+  uint16_t* output;
+  const int64_t* table;
+  long context, num_queries, heads, kv_head, first_row, num_rows;
+};
+
+// Write where `count` tokens from `start` on lie.
+inline void find_places(const Cache& cache, const Work& work, long start, long count,
+                        Place* places) {
+  long block = start / cache.block_size, offset = start % cache.block_size;
+  for (long token = 0; token < count; ++token) {
+    places[token] = place_of(cache, work.table[block], offset, work.kv_head);
+    if (++offset == cache.block_size) offset = 0, ++block;
+  }
+}
+
+constexpr int kChunkTile = 128;  // tokens: keys, or values, and a panel's scores fit the L1 cache
+constexpr int kLanes = 32;       // query rows of a panel
+constexpr int kPanels = 8;       // that share a converted tile
+constexpr int kMaxRows = 12;     // of the matrix kernel, as in gemm.cpp
+
+// y[row] = (y[row] · scale) + Σ_k x[row · row_step + k · step] · w[k], 32 lanes each; with kDot
+// x and w hold pairs of bfloat16.
+template <bool kDot, int kRows>
+DOT_TARGET void multiply(const float* x, long row_step, long step, const float* w, long count,
+                         const float* scale, float* y) {
+  __m512 sums[kRows][2];
+  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
+  for (long k = 0; k < count; ++k, w += kLanes, x += step) {
+    __m512 low = _mm512_loadu_ps(w), high = _mm512_loadu_ps(w + 16);
+    for (int row = 0; row < kRows; ++row) {
+      __m512 value = _mm512_set1_ps(x[row * row_step]);
+      if constexpr (kDot) {
+        __m512bh pairs = reinterpret_cast<__m512bh>(value);
+        sums[row][0] = _mm512_dpbf16_ps(sums[row][0], pairs, reinterpret_cast<__m512bh>(low));
+        sums[row][1] = _mm512_dpbf16_ps(sums[row][1], pairs, reinterpret_cast<__m512bh>(high));
+      } else {
+        sums[row][0] = _mm512_fmadd_ps(value, low, sums[row][0]);
+        sums[row][1] = _mm512_fmadd_ps(value, high, sums[row][1]);
+      }
+    }
+  }
+  for (int row = 0; row < kRows; ++row, y += kLanes) {
+    for (int half = 0; half < 2; ++half) {
+      __m512 value = sums[row][half];
+      if (scale != nullptr) {
+        __m512 before = _mm512_loadu_ps(y + 16 * half);
+        value = _mm512_fmadd_ps(before, _mm512_loadu_ps(scale + 16 * half), value);
+      }
+      _mm512_storeu_ps(y + 16 * half, value);
+    }
+  }
+}
+
+using Multiply = void (*)(const float*, long, long, const float*, long, const float*, float*);
+template <bool kDot>
+constexpr Multiply kMultiply[] = {
+    nullptr,           multiply<kDot, 1>, multiply<kDot, 2>,  multiply<kDot, 3>,
+    multiply<kDot, 4>, multiply<kDot, 5>, multiply<kDot, 6>,  multiply<kDot, 7>,
+    multiply<kDot, 8>, multiply<kDot, 9>, multiply<kDot, 10>, multiply<kDot, 11>,
+    multiply<kDot, 12>};
+
+template <bool kDot>
+void multiply_rows(const float* x, long row_step, long step, const float* w, long count,
+                   const float* scale, float* y, long rows) {
+  for (long row = 0; row < rows; row += kMaxRows) {
+    const long some = std::min<long>(kMaxRows, rows - row);
+    kMultiply<kDot>[some](x + row * row_step, row_step, step, w, count, scale, y + row * kLanes);
+  }
+}
+
+// Memory that a thread keeps: fresh pages at each layer would cost more than short prompts do.
+struct Scratch {
+  std::vector<float> keys, values, scores, query, sums;
+  float key_factor[kChunkTile], value_factor[kChunkTile];
+  float most[kPanels][kLanes], total[kPanels][kLanes];
+  int32_t position[kPanels][kLanes];  // of the token that the row belongs to
+  explicit Scratch(long size)
+      : keys(kChunkTile * size), values(kChunkTile * size), scores(kChunkTile * kLanes),
+        query(kPanels * size * kLanes), sums(kPanels * size * kLanes) {}
+};
+
+Scratch& scratch_for(long size) {
+  thread_local Scratch scratch(0);
+  if (static_cast<long>(scratch.keys.size()) != kChunkTile * size) scratch = Scratch(size);
+  return scratch;
+}
+
+const uint16_t* query_row(const Cache& cache, const Work& work, long row) {
+  const long group = work.heads / cache.kv_heads;
+  return work.query + (row / group * work.heads + work.kv_head * group + row % group) * cache.size;
+}
+
+template <bool kDot>
+void load_queries(const Cache& cache, const Work& work, Scratch& scratch) {
+  const long group = work.heads / cache.kv_heads;
+  const long num_panels = (work.num_rows + kLanes - 1) / kLanes;
+  const long used = num_panels * cache.size * kLanes;
+  std::fill_n(scratch.query.begin(), used, 0.0f);
+  std::fill_n(scratch.sums.begin(), used, 0.0f);
+  for (long index = 0; index < num_panels * kLanes; ++index) {
+    const long panel = index / kLanes, lane = index % kLanes;
+    const long row = work.first_row + std::min(index, work.num_rows - 1);
+    scratch.most[panel][lane] = -INFINITY;
+    scratch.total[panel][lane] = 0;
+    scratch.position[panel][lane] =
+        static_cast<int32_t>(work.context - work.num_queries + row / group);
+    if (index >= work.num_rows) continue;
+    const uint16_t* source = query_row(cache, work, row);
+    float* target = scratch.query.data() + panel * cache.size * kLanes + lane;
+    if constexpr (kDot) {
+      for (long i = 0; i < cache.size; i += 2) std::memcpy(target + i / 2 * kLanes, source + i, 4);
+    } else {
+      for (long i = 0; i < cache.size; ++i) target[i * kLanes] = to_float(source[i]);
+    }
+  }
+}
+
+// Bring a tile's keys and values into the form that the products take.
+template <typename Rows, bool kDot>
+FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long count,
+                          Scratch& scratch) {
+  const float share = Rows::kFactor / std::sqrt(static_cast<float>(cache.size));
+  const long size = cache.size;
+  uint16_t* narrow_keys = reinterpret_cast<uint16_t*>(scratch.keys.data());
+  uint16_t* narrow_values = reinterpret_cast<uint16_t*>(scratch.values.data());
+  Place places[kChunkTile];
+  find_places(cache, work, start, count, places);
+  for (long token = 0; token < count; ++token) {
+    const Place place = places[token];
+    const uint8_t *key = cache.keys + place.row, *value = cache.values + place.row;
+    scratch.key_factor[token] = share * (Rows::kIsScaled ? scale_at(cache.keys, place) : 1.0f);
+    scratch.value_factor[token] =
+        Rows::kIsScaled ? Rows::kFactor * scale_at(cache.values, place) : 1.0f;
+    if constexpr (kDot) {
+      uint16_t* pairs = narrow_values + token / 2 * 2 * size;
+      for (long i = 0; i < size; i += 16) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(narrow_keys + token * size + i),
+                            Rows::narrow(key, i));
+        __m512i wide = _mm512_cvtepu16_epi32(Rows::narrow(value, i));
+        if (token % 2 == 1) {
+          wide = _mm512_or_si512(_mm512_slli_epi32(wide, 16), _mm512_loadu_si512(pairs + 2 * i));
+        }
+        _mm512_storeu_si512(pairs + 2 * i, wide);
+      }
+    } else {
+      for (long i = 0; i < size; i += 16) {
+        _mm512_storeu_ps(scratch.keys.data() + token * size + i, Rows::widen(key, i));
+        _mm512_storeu_ps(scratch.values.data() + token * size + i, Rows::widen(value, i));
+      }
+    }
+  }
+}
+
+// Turn a panel's scores of a tile into shares; scale says by what earlier sums shrink.
+template <typename Rows, bool kDot>
+FMA_TARGET void soften(Scratch& scratch, long panel, long start, long count, float* scale) {
+  for (int half = 0; half < kLanes; half += 16) {
+    float* scores = scratch.scores.data() + half;
+    const __m512i position = _mm512_loadu_si512(scratch.position[panel] + half);
+    const long sure = scratch.position[panel][half];  // positions rise with the lanes
+    __m512 before = _mm512_loadu_ps(scratch.most[panel] + half), most = before;
+    for (long token = 0; token < count; ++token) {
+      __m512 score = _mm512_mul_ps(_mm512_loadu_ps(scores + token * kLanes),
+                                   _mm512_set1_ps(scratch.key_factor[token]));
+      if (start + token > sure) {
+        __mmask16 is_seen = _mm512_cmpge_epi32_mask(
+            position, _mm512_set1_epi32(static_cast<int32_t>(start + token)));
+        score = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), is_seen, score);
+      }
+      _mm512_storeu_ps(scores + token * kLanes, score);
+      most = _mm512_max_ps(most, score);
+    }
+    __m512 added = _mm512_setzero_ps();
+    for (long token = 0; token < count; ++token) {
+      __m512 share = exp16(_mm512_sub_ps(_mm512_loadu_ps(scores + token * kLanes), most));
+      added = _mm512_add_ps(added, share);
+      if (Rows::kIsScaled) {
+        share = _mm512_mul_ps(share, _mm512_set1_ps(scratch.value_factor[token]));
+      }
+      if constexpr (kDot) {  // two tokens side by side, over scores already read
+        float* target = scores + token / 2 * kLanes;
+        __m512i bits = _mm512_srli_epi32(rounded_bits(share), 16);
+        if (token % 2 == 1) {
+          bits = _mm512_or_si512(_mm512_slli_epi32(bits, 16), _mm512_loadu_si512(target));
+        }
+        _mm512_storeu_si512(target, bits);
+      } else {
+        _mm512_storeu_ps(scores + token * kLanes, share);
+      }
+    }
+    const __m512 shrink = exp16(_mm512_sub_ps(before, most));
+    __m512 total = _mm512_loadu_ps(scratch.total[panel] + half);
+    _mm512_storeu_ps(scratch.total[panel] + half, _mm512_fmadd_ps(total, shrink, added));
+    _mm512_storeu_ps(scratch.most[panel] + half, most);
+    _mm512_storeu_ps(scale + half, shrink);
+  }
+}
+
+void store_sums(const Cache& cache, const Work& work, Scratch& scratch) {
+  for (long index = 0; index < work.num_rows; ++index) {
+    const long panel = index / kLanes, lane = index % kLanes;
+    const float* sums = scratch.sums.data() + panel * cache.size * kLanes + lane;
+    const float share = 1.0f / scratch.total[panel][lane];
+    long place = query_row(cache, work, work.first_row + index) - work.query;
+    uint16_t* target = work.output + place;
+    for (long i = 0; i < cache.size; ++i) {
+      target[i] = from_float(sums[i * kLanes] * share);
+    }
+  }
+}
+
+template <typename Rows, bool kDot>
+void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
+  constexpr long kPair = kDot ? 2 : 1;
+  const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
+  load_queries<kDot>(cache, work, scratch);
+  const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
+  for (long start = 0; start < seen; start += kChunkTile) {
+    const long count = std::min<long>(kChunkTile, seen - start);
+    load_tile<Rows, kDot>(cache, work, start, count, scratch);
+    for (long panel = 0; panel < num_panels; ++panel) {
+      const long some = std::min<long>(count, scratch.position[panel][kLanes - 1] + 1 - start);
+      if (some <= 0) continue;
+      float scale[kLanes];
+      multiply_rows<kDot>(scratch.keys.data(), size / kPair, 1,
+                          scratch.query.data() + panel * size * kLanes, size / kPair, nullptr,
+                          scratch.scores.data(), some);
+      soften<Rows, kDot>(scratch, panel, start, some, scale);
+      multiply_rows<kDot>(scratch.values.data(), 1, size, scratch.scores.data(),
+                          (some + kPair - 1) / kPair, scale,
+                          scratch.sums.data() + panel * size * kLanes, size);
+    }
+  }
+  store_sums(cache, work, scratch);
+}
+
+}  // namespace
+
+#endif  // QWEN_X86

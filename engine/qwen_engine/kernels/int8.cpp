@@ -1,0 +1,226 @@
+// Matrix products with int8 weights, a scale for each output column; x stays bfloat16.
+//
+// A row of W is `in` int8 and the float32 scale behind them. 32 rows are one panel, as in gemm.cpp:
+// first [in / 2][32][2] int8, then [32] scales; so packing works in place here too.
+//
+// Few rows of x are bound by memory, and the weights are widened in registers: `fma` to float32,
+// `dot` to bfloat16, which holds every int8 exactly. For many rows a panel is widened once, into
+// the cache, and the kernels for bfloat16 take it from there. The scale comes last, to the sums.
+
+#include <vector>
+
+#include "panels.h"
+
+#ifdef QWEN_X86
+
+namespace {
+
+enum Way { kDirectFma = 0, kDirectDot = 1, kWidenedFma = 2, kWidenedDot = 3 };  // int8.py counts on them
+
+constexpr int kMaxFmaRows = 6;  // 4 accumulators each: even and odd k apart
+
+FMA_TARGET inline __m512 load_int8(const int8_t* source) {
+  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+
+inline void prefetch(const int8_t* w) {
+  _mm_prefetch(reinterpret_cast<const char*>(w) + 2048, _MM_HINT_T0);
+}
+
+// x: [in / 2][kRows][2] float32. Lanes are pairs of k for 8 columns.
+template <int kRows>
+FMA_TARGET void fma_int8(const float* x, const int8_t* w, long in, const Output& out) {
+  __m512 sums[kRows][4];
+  for (int row = 0; row < kRows; ++row) {
+    for (int part = 0; part < 4; ++part) sums[row][part] = _mm512_setzero_ps();
+  }
+  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows) {
+    prefetch(w);
+    __m512 weights[4];
+    for (int part = 0; part < 4; ++part) weights[part] = load_int8(w + 16 * part);
+    for (int row = 0; row < kRows; ++row) {
+      double pair;
+      std::memcpy(&pair, x + 2 * row, 8);
+      __m512 value = _mm512_castpd_ps(_mm512_set1_pd(pair));
+      for (int part = 0; part < 4; ++part) {
+        sums[row][part] = _mm512_fmadd_ps(value, weights[part], sums[row][part]);
+      }
+    }
+  }
+  const __m512i even =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  for (int row = 0; row < kRows; ++row) {
+    __m512 halves[2];
+    for (int half = 0; half < 2; ++half) {
+      __m512 first = sums[row][2 * half], second = sums[row][2 * half + 1];
+      halves[half] = _mm512_add_ps(_mm512_permutex2var_ps(first, even, second),
+                                   _mm512_permutex2var_ps(first, odd, second));
+    }
+    store_row(out, row, halves[0], halves[1]);
+  }
+}
+
+// 32 int8 as bfloat16, in order.
+DOT_TARGET inline __m512bh widen_to_dot(const int8_t* source) {
+  return _mm512_cvtne2ps_pbh(load_int8(source + 16), load_int8(source));
+}
+
+// x: [in / 2][kRows] pairs of bfloat16.
+template <int kRows>
+DOT_TARGET void dot_int8(const float* pairs, const int8_t* w, long in, const Output& out) {
+  const int32_t* x = reinterpret_cast<const int32_t*>(pairs);
+  __m512 sums[kRows][2];
+  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
+  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows) {
+    prefetch(w);
+    __m512bh low = widen_to_dot(w), high = widen_to_dot(w + 32);
+    for (int row = 0; row < kRows; ++row) {
+      __m512bh value = reinterpret_cast<__m512bh>(_mm512_set1_epi32(x[row]));
+      sums[row][0] = _mm512_dpbf16_ps(sums[row][0], value, low);
+      sums[row][1] = _mm512_dpbf16_ps(sums[row][1], value, high);
+    }
+  }
+  for (int row = 0; row < kRows; ++row) store_row(out, row, sums[row][0], sums[row][1]);
+}
+
+using Int8Kernel = void (*)(const float*, const int8_t*, long, const Output&);
+
+constexpr Int8Kernel kFmaInt8[] = {nullptr,     fma_int8<1>, fma_int8<2>, fma_int8<3>,
+                                   fma_int8<4>, fma_int8<5>, fma_int8<6>};
+constexpr Int8Kernel kDotInt8[] = {nullptr,      dot_int8<1>,  dot_int8<2>, dot_int8<3>,
+                                   dot_int8<4>,  dot_int8<5>,  dot_int8<6>, dot_int8<7>,
+                                   dot_int8<8>,  dot_int8<9>,  dot_int8<10>, dot_int8<11>,
+                                   dot_int8<12>};
+
+// [rows][in] → [in / 2][rows][2] float32.
+void pack_float_pairs(const uint16_t* x, long stride, int rows, long in, float* packed) {
+  for (int row = 0; row < rows; ++row) {
+    for (long k = 0; k < in; ++k) {
+      packed[(k / 2 * rows + row) * 2 + k % 2] = to_float(x[row * stride + k]);
+    }
+  }
+}
+
+// A panel's values as bfloat16 in the same order, multiplied by `factors` [32][2] if there are any.
+FMA_TARGET void widen_panel(const int8_t* w, long in, const float* factors, uint16_t* target) {
+  for (long k = 0; k < in * kPanel; k += 2 * kPanel) {
+    for (long i = 0; i < 2 * kPanel; i += 16) {
+      __m512 value = load_int8(w + k + i);
+      if (factors != nullptr) value = _mm512_mul_ps(value, _mm512_loadu_ps(factors + i));
+      store16(target + k + i, value);
+    }
+  }
+}
+
+struct Panel {
+  const int8_t* values;
+  const float* scales;
+  Panel(const int8_t* w, long in, long index) {
+    values = w + index * kPanel * (in + 4);
+    scales = reinterpret_cast<const float*>(values + kPanel * in);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// Bring every panel of w [out][in + 4] into the layout, or back, in place.
+void qwen_int8_pack(int8_t* w, long out, long in, int back, int num_threads) {
+  const long size = kPanel * (in + 4);
+#pragma omp parallel num_threads(num_threads)
+  {
+    std::vector<int8_t> panel(size);
+#pragma omp for schedule(static)
+    for (long index = 0; index < out / kPanel; ++index) {
+      int8_t* to = w + index * size;
+      std::memcpy(panel.data(), to, size);
+      for (long row = 0; row < kPanel; ++row) {
+        for (long k = 0; k < in; k += 2) {
+          long flat = row * (in + 4) + k, packed = (k / 2 * kPanel + row) * 2;
+          std::memcpy(to + (back ? flat : packed), panel.data() + (back ? packed : flat), 2);
+        }
+        long flat = row * (in + 4) + in, packed = kPanel * in + row * 4;
+        std::memcpy(to + (back ? flat : packed), panel.data() + (back ? packed : flat), 4);
+      }
+    }
+  }
+}
+
+// Write a packed w as bfloat16 [out][in].
+void qwen_int8_unpack(const int8_t* w, long out, long in, uint16_t* target, int num_threads) {
+#pragma omp parallel num_threads(num_threads)
+  {
+    std::vector<uint16_t> wide(kPanel * in);
+#pragma omp for schedule(static)
+    for (long index = 0; index < out / kPanel; ++index) {
+      const Panel panel(w, in, index);
+      float factors[2 * kPanel];
+      for (long i = 0; i < 2 * kPanel; ++i) factors[i] = panel.scales[i / 2];
+      widen_panel(panel.values, in, factors, wide.data());
+      for (long row = 0; row < kPanel; ++row) {
+        uint16_t* to = target + (index * kPanel + row) * in;
+        for (long k = 0; k < in; k += 2) {
+          std::memcpy(to + k, wide.data() + (k / 2 * kPanel + row) * 2, 4);
+        }
+      }
+    }
+  }
+}
+
+// y [rows][out] = x [rows][in] · Wᵀ + bias, as qwen_linear; way: one of Way.
+void qwen_int8_linear(const uint16_t* x, long x_stride, const int8_t* w, const uint16_t* bias,
+                      uint16_t* y, long rows, long out, long in, int way, float* scratch,
+                      int num_threads) {
+  const bool is_direct = way == kDirectFma || way == kDirectDot;
+  const bool is_dot = way == kDirectDot || way == kWidenedDot;
+  const Blocks blocks(rows, way == kDirectFma ? kMaxFmaRows : kMaxRows);
+  const Int8Kernel* direct = is_dot ? kDotInt8 : kFmaInt8;
+  const Kernel* widened = is_dot ? kDot : kFma;
+  const long width = is_dot ? in / 2 : in;
+  const long per_chunk = kChunkBytes / (width * 4 * kMaxRows) + 1;  // blocks
+  const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
+  const long num_panels = out / kPanel;
+  const long grain = num_panels / (8 * num_threads) + 1;
+#pragma omp parallel num_threads(num_threads)
+  {
+    std::vector<uint16_t> wide(is_direct ? 0 : kPanel * in);
+#pragma omp for schedule(static)
+    for (long block = 0; block < blocks.count; ++block) {
+      const long first = blocks.start(block);
+      const uint16_t* source = x + first * x_stride;
+      float* packed = scratch + first * width;
+      if (way == kDirectFma) {
+        pack_float_pairs(source, x_stride, blocks.size(block), in, packed);
+      } else {
+        pack_rows(source, x_stride, blocks.size(block), in, is_dot, packed);
+      }
+    }
+    for (long chunk = 0; chunk < num_chunks; ++chunk) {
+      const long begin = chunk * per_chunk;
+      const long end = begin + per_chunk < blocks.count ? begin + per_chunk : blocks.count;
+#pragma omp for schedule(dynamic, grain) nowait
+      for (long index = 0; index < num_panels; ++index) {
+        const Panel panel(w, in, index);
+        if (!is_direct) widen_panel(panel.values, in, nullptr, wide.data());
+        for (long block = begin; block < end; ++block) {
+          const long first = blocks.start(block);
+          const float* rows_of_x = scratch + first * width;
+          Output output{y + first * out + index * kPanel, out,
+                        bias == nullptr ? nullptr : bias + index * kPanel, panel.scales};
+          if (is_direct) {
+            direct[blocks.size(block)](rows_of_x, panel.values, in, output);
+          } else {
+            widened[blocks.size(block)](rows_of_x, wide.data(), in, output);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // extern "C"
+
+#endif  // QWEN_X86

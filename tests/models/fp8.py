@@ -1,0 +1,76 @@
+"""A tiny FP8 checkpoint as Qwen publishes them, and its twin in float32 with the same values.
+
+Matrices of the decoder's layers are e4m3 with a scale for each block of 128 × 128; embeddings,
+head and norms are not, and config.json names no exceptions. Some sizes are no multiple of 128.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.models import build_once, cache_dir
+from tests.models.tiny import write_model
+
+if TYPE_CHECKING:
+    import torch
+
+VERSION = 1  # in the folders' names: raise it when the weights change
+BLOCK = 128
+_SHAPE: dict[str, Any] = {
+    "model_type": "qwen3", "hidden_size": 160, "intermediate_size": 288,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+}  # fmt: skip
+_CONFIG = {
+    "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+    "weight_block_size": [BLOCK, BLOCK],
+}  # fmt: skip
+
+
+def build_tiny_fp8() -> Path:
+    """Make the FP8 checkpoint unless it is there; return the folder."""
+    return build_once(cache_dir() / f"tiny-fp8-v{VERSION}", partial(_make, is_fp8=True))
+
+
+def build_fp8_twin() -> Path:
+    """Make the same model in float32 unless it is there; return the folder."""
+    return build_once(cache_dir() / f"tiny-fp8-twin-v{VERSION}", partial(_make, is_fp8=False))
+
+
+def _make(folder: Path, *, is_fp8: bool) -> None:
+    from safetensors.torch import load_file, save_file
+
+    write_model(_SHAPE, folder)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        values, scales = _quantise(tensors[name])
+        if is_fp8:
+            tensors[name], tensors[f"{name}_scale_inv"] = values, scales
+        else:
+            tensors[name] = values.float() * _spread(scales, values)
+    save_file(tensors, file, metadata={"format": "pt"})
+    if is_fp8:
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"] = _CONFIG
+        (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def _quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return e4m3 values [rows, columns], and the factor of each block."""
+    import torch
+
+    rows, columns = (-(-size // BLOCK) for size in weight.shape)
+    scales = torch.empty(rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            block = weight[row * BLOCK :, column * BLOCK :][:BLOCK, :BLOCK]
+            scales[row, column] = block.abs().max() / 448
+    return (weight / _spread(scales, weight)).to(torch.float8_e4m3fn), scales
+
+
+def _spread(scales: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    wide = scales.repeat_interleave(BLOCK, dim=0).repeat_interleave(BLOCK, dim=1)
+    return wide[: like.shape[0], : like.shape[1]]

@@ -27,6 +27,7 @@ from qwen_engine.planning import (
     USUAL_GPUS,
     Demands,
     Device,
+    DoesNotFitError,
     ModelShape,
     Plan,
     PlanningError,
@@ -44,6 +45,7 @@ from qwen_engine.planning import (
     product_named,
     published_ids,
     read_model_facts,
+    refusal_to_dict,
     render_comparison,
     render_flags,
     render_plan,
@@ -82,6 +84,8 @@ def run_plan(words: Sequence[str]) -> int:
             return 0
         plan = make_plan(shape, _device(parser, arguments), wanted)
     except PlanningError as error:
+        if isinstance(error, DoesNotFitError) and arguments.output in ("json", "yaml"):
+            print(_dump(refusal_to_dict(error), arguments.output))
         parser.exit(1, f"qwen-engine plan: {error}\n")
     print(_render(plan, arguments.output))
     return 0

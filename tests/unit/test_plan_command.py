@@ -88,6 +88,19 @@ def test_comparing_without_products_shows_a_usual_dozen(capsys):
     assert len([line for line in text.splitlines() if " yes " in line]) == 13
 
 
+def test_a_refusal_is_told_to_programs_with_its_ways_out(capsys):
+    words = ["Qwen/Qwen3-8B", "--gpu", "NVIDIA-L4", "--max-model-len", "40K", "-o", "json"]
+    with pytest.raises(SystemExit) as caught:
+        run(["plan", *words])
+    told = capsys.readouterr()
+    assert (caught.value.code, told.err[:17]) == (1, "qwen-engine plan:")
+    found = json.loads(told.out)
+    assert found["fits"] is False
+    ways = {way["kind"]: way["change"] for way in found["waysOut"]}
+    assert ways["length"] == {"max_model_len": found["largestModelLen"]}
+    assert ways["precision"] == {"quantization": "int8"}
+
+
 def test_auto_is_the_longest_context_that_fits(capsys):
     asked = ["--gpu", "NVIDIA-L4", "--max-model-len", "auto", "-o", "json"]
     assert json.loads(plan(capsys, "Qwen/Qwen3-0.6B", *asked))["maxModelLen"] == 40_960

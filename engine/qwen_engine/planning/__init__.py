@@ -28,7 +28,7 @@ from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.plan import Plan, Setting, make_plan
 from qwen_engine.planning.quantities import format_bytes, parse_bytes, parse_quantity
 from qwen_engine.planning.recommend import recommend_cpu_memory
-from qwen_engine.planning.render import plan_to_dict, render_flags, render_plan
+from qwen_engine.planning.render import plan_to_dict, refusal_to_dict, render_flags, render_plan
 from qwen_engine.planning.shape import ModelShape, read_model_facts
 from qwen_engine.planning.support import parse_model_config
 from qwen_engine.planning.weights import num_parameters, parameter_shapes, weight_bytes
@@ -70,6 +70,7 @@ __all__ = [
     "published_ids",
     "read_model_facts",
     "recommend_cpu_memory",
+    "refusal_to_dict",
     "render_comparison",
     "render_flags",
     "render_plan",

@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from qwen_engine.planning.device import Device
+from qwen_engine.planning.errors import DoesNotFitError
 from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.plan import Plan
 from qwen_engine.planning.quantities import MIB, format_bytes
@@ -40,6 +41,20 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "concurrency": _concurrency(plan),
         "loadBytes": plan.load_bytes,
         "warnings": list(plan.warnings),
+        **({"engine": plan.engine} if plan.engine != "qwen" else {}),
+    }
+
+
+def refusal_to_dict(error: DoesNotFitError) -> dict[str, Any]:
+    """Return a refusal with its ways out, for programs."""
+    return {
+        "fits": False,
+        "message": str(error),
+        "largestModelLen": error.largest_model_len,
+        "waysOut": [
+            {"kind": way.kind, "sentence": way.sentence, "change": dict(way.change)}
+            for way in error.ways
+        ],
     }
 
 

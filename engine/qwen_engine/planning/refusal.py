@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from qwen_engine.planning.catalogue import find_model, variants_of
 from qwen_engine.planning.demands import Demands
-from qwen_engine.planning.device import gpu_from_spec
+from qwen_engine.planning.device import Device, gpu_from_spec
 from qwen_engine.planning.draft import Draft
 from qwen_engine.planning.errors import DoesNotFitError, PlanningError, WayOut
 from qwen_engine.planning.fit import HIGHEST_UTILIZATION, fits, largest_context, memory_needed
@@ -131,8 +131,16 @@ def _cheapest(draft: Draft, demands: Demands) -> WayOut | None:
             continue
         card = replace(gpu_from_spec(name), count=draft.device.count)
         if _fits(replace(draft, device=card), demands):
-            return WayOut("gpu", f"{name} fits it", {"gpu": name})
+            return WayOut("gpu", _of_which(draft, card, demands), {"gpu": name})
     return None
+
+
+def _of_which(draft: Draft, card: Device, demands: Demands) -> str:
+    """Say how many of a card that is known to fit are needed."""
+    for count in (2**n for n in range(card.count.bit_length())):
+        if _fits(replace(draft, device=replace(card, count=count)), demands):
+            break
+    return f"{card.product} fits it" if count == 1 else f"{count} × {card.product} fit it"
 
 
 def _fits(draft: Draft, demands: Demands) -> bool:

@@ -115,27 +115,38 @@ const uint16_t* query_row(const Cache& cache, const Work& work, long row) {
   return work.query + (row / group * work.heads + work.kv_head * group + row % group) * cache.size;
 }
 
+// Begin a panel: its rows' queries into the lanes, nothing seen yet.
 template <bool kDot>
-void load_queries(const Cache& cache, const Work& work, Scratch& scratch) {
-  const long group = work.heads / cache.kv_heads;
-  const long num_panels = (work.num_rows + kLanes - 1) / kLanes;
-  const long used = num_panels * cache.size * kLanes;
-  std::fill_n(scratch.query.begin(), used, 0.0f);
-  std::fill_n(scratch.sums.begin(), used, 0.0f);
-  for (long index = 0; index < num_panels * kLanes; ++index) {
-    const long panel = index / kLanes, lane = index % kLanes;
-    const long row = work.first_row + std::min(index, work.num_rows - 1);
+FMA_TARGET void load_panel(const Cache& cache, const Work& work, long panel, Scratch& scratch) {
+  const long group = work.heads / cache.kv_heads, size = cache.size;
+  const uint16_t* sources[kLanes];
+  for (long lane = 0; lane < kLanes; ++lane) {  // what is missing repeats the last row
+    const long row = work.first_row + std::min(panel * kLanes + lane, work.num_rows - 1);
+    sources[lane] = query_row(cache, work, row);
     scratch.most[panel][lane] = -INFINITY;
     scratch.total[panel][lane] = 0;
     scratch.position[panel][lane] =
         static_cast<int32_t>(work.context - work.num_queries + row / group);
-    if (index >= work.num_rows) continue;
-    const uint16_t* source = query_row(cache, work, row);
-    float* target = scratch.query.data() + panel * cache.size * kLanes + lane;
-    if constexpr (kDot) {
-      for (long i = 0; i < cache.size; i += 2) std::memcpy(target + i / 2 * kLanes, source + i, 4);
-    } else {
-      for (long i = 0; i < cache.size; ++i) target[i * kLanes] = to_float(source[i]);
+  }
+  float* target = scratch.query.data() + panel * size * kLanes;
+  std::fill_n(scratch.sums.begin() + panel * size * kLanes, size * kLanes, 0.0f);
+  for (long half = 0; half < kLanes; half += 16) {
+    for (long i = 0; i < size; i += 32) {
+      __m512i rows[16];
+      for (long lane = 0; lane < 16; ++lane) {
+        rows[lane] = _mm512_loadu_si512(sources[half + lane] + i);
+      }
+      transpose(rows);
+      for (long pair = 0; pair < 16; ++pair) {
+        if constexpr (kDot) {
+          _mm512_storeu_si512(target + (i / 2 + pair) * kLanes + half, rows[pair]);
+        } else {
+          const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+          float* even = target + (i + 2 * pair) * kLanes + half;
+          _mm512_storeu_si512(even, _mm512_slli_epi32(rows[pair], 16));
+          _mm512_storeu_si512(even + kLanes, _mm512_and_si512(rows[pair], mask));
+        }
+      }
     }
   }
 }
@@ -221,15 +232,25 @@ FMA_TARGET void soften(Scratch& scratch, long panel, long start, long count, flo
   }
 }
 
-void store_sums(const Cache& cache, const Work& work, Scratch& scratch) {
-  for (long index = 0; index < work.num_rows; ++index) {
-    const long panel = index / kLanes, lane = index % kLanes;
-    const float* sums = scratch.sums.data() + panel * cache.size * kLanes + lane;
-    const float share = 1.0f / scratch.total[panel][lane];
-    long place = query_row(cache, work, work.first_row + index) - work.query;
-    uint16_t* target = work.output + place;
-    for (long i = 0; i < cache.size; ++i) {
-      target[i] = from_float(sums[i * kLanes] * share);
+FMA_TARGET void store_panel(const Cache& cache, const Work& work, long panel, Scratch& scratch) {
+  const long size = cache.size, first = panel * kLanes;
+  const float* sums = scratch.sums.data() + panel * size * kLanes;
+  for (long half = 0; half < kLanes; half += 16) {
+    const __m512 share = _mm512_div_ps(_mm512_set1_ps(1.0f),
+                                       _mm512_loadu_ps(scratch.total[panel] + half));
+    for (long i = 0; i < size; i += 32) {
+      __m512i rows[16];
+      for (long pair = 0; pair < 16; ++pair) {
+        const float* even = sums + (i + 2 * pair) * kLanes + half;
+        rows[pair] = side_by_side(_mm512_mul_ps(_mm512_loadu_ps(even), share),
+                                  _mm512_mul_ps(_mm512_loadu_ps(even + kLanes), share));
+      }
+      transpose(rows);
+      for (long lane = 0; lane < 16 && first + half + lane < work.num_rows; ++lane) {
+        const long row = work.first_row + first + half + lane;
+        const long place = query_row(cache, work, row) - work.query;
+        _mm512_storeu_si512(work.output + place + i, rows[lane]);
+      }
     }
   }
 }
@@ -238,7 +259,9 @@ template <typename Rows, bool kDot>
 void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
   constexpr long kPair = kDot ? 2 : 1;
   const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
-  load_queries<kDot>(cache, work, scratch);
+  for (long panel = 0; panel < num_panels; ++panel) {
+    load_panel<kDot>(cache, work, panel, scratch);
+  }
   const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
   for (long start = 0; start < seen; start += kChunkTile) {
     const long count = std::min<long>(kChunkTile, seen - start);
@@ -256,7 +279,7 @@ void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
                           scratch.sums.data() + panel * size * kLanes, size);
     }
   }
-  store_sums(cache, work, scratch);
+  for (long panel = 0; panel < num_panels; ++panel) store_panel(cache, work, panel, scratch);
 }
 
 }  // namespace

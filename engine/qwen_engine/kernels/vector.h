@@ -59,11 +59,40 @@ FMA_TARGET inline Pairs load_pairs(const uint16_t* source) {
           _mm512_castsi512_ps(_mm512_and_si512(bits, mask))};
 }
 
-FMA_TARGET inline void store_pairs(uint16_t* target, __m512 even, __m512 odd) {
+// Pairs of bfloat16, the first of each in the lower half.
+FMA_TARGET inline __m512i side_by_side(__m512 even, __m512 odd) {
   __m512i mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-  _mm512_storeu_si512(target,
-                      _mm512_or_si512(_mm512_srli_epi32(rounded_bits(even), 16),
-                                      _mm512_and_si512(rounded_bits(odd), mask)));
+  return _mm512_or_si512(_mm512_srli_epi32(rounded_bits(even), 16),
+                         _mm512_and_si512(rounded_bits(odd), mask));
+}
+
+FMA_TARGET inline void store_pairs(uint16_t* target, __m512 even, __m512 odd) {
+  _mm512_storeu_si512(target, side_by_side(even, odd));
+}
+
+// Rows of 16 values of 32 bits become columns.
+FMA_TARGET inline void transpose(__m512i rows[16]) {
+  __m512i other[16];
+  for (int i = 0; i < 16; i += 2) {
+    other[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    other[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      rows[i + 2 * j] = _mm512_unpacklo_epi64(other[i + j], other[i + j + 2]);
+      rows[i + 2 * j + 1] = _mm512_unpackhi_epi64(other[i + j], other[i + j + 2]);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 16; j += 8) {
+      other[i + j] = _mm512_shuffle_i32x4(rows[i + j], rows[i + j + 4], 0x88);
+      other[i + j + 4] = _mm512_shuffle_i32x4(rows[i + j], rows[i + j + 4], 0xdd);
+    }
+  }
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = _mm512_shuffle_i32x4(other[i], other[i + 8], 0x88);
+    rows[i + 8] = _mm512_shuffle_i32x4(other[i], other[i + 8], 0xdd);
+  }
 }
 
 // e^x by 2^n · p(r), |r| ≤ ln 2 / 2, the coefficients of Cephes' expf: within 2 units in the last

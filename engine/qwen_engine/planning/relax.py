@@ -15,7 +15,9 @@ from qwen_engine.planning.fit import fits
 from qwen_engine.planning.quantities import format_bytes
 
 SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
-_LEAST_TOKENS, _LEAST_SEQS = 2048, 16  # of a step; vLLM's own default, and a small team's chat
+_LEAST_TOKENS = 2048  # of a step: vLLM's own default
+# Sequences of a step: what a long context that was asked for may leave, and one that was not.
+_LEAST_SEQS, _LEAST_USUAL_SEQS = 16, 64
 _LEAST_PICTURE_TOKENS = 2048  # 1920 × 1080 pixels in Qwen3-VL
 
 Reasons = dict[str, str]
@@ -39,7 +41,7 @@ def can_fit(draft: Draft, demands: Demands) -> bool:
     step = draft.step
     seqs = step.max_num_seqs
     if demands.max_num_seqs is None:
-        seqs = min(seqs, _LEAST_SEQS)
+        seqs = min(seqs, _least_seqs(demands))
     tokens = step.max_num_batched_tokens
     if demands.max_num_batched_tokens is None:
         tokens = min(tokens, max(_LEAST_TOKENS, seqs))
@@ -87,8 +89,13 @@ def _fewer_tokens(draft: Draft, demands: Demands) -> Draft | None:
     return replace(draft, step=replace(step, max_num_batched_tokens=tokens))
 
 
+def _least_seqs(demands: Demands) -> int:
+    is_asked_for = demands.max_model_len is not None or demands.longest_context
+    return _LEAST_SEQS if is_asked_for else _LEAST_USUAL_SEQS
+
+
 def _fewer_seqs(draft: Draft, demands: Demands) -> Draft | None:
-    seqs = max(draft.step.max_num_seqs // 2, _LEAST_SEQS)
+    seqs = max(draft.step.max_num_seqs // 2, _least_seqs(demands))
     if demands.max_num_seqs is not None or seqs >= draft.step.max_num_seqs:
         return None
     return replace(draft, step=replace(draft.step, max_num_seqs=seqs))

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 # Before torch is imported: on cores shared with others, threads that spin at the end of each
-# parallel region make the engine's own tests several times slower (qwen_engine/__main__.py).
+# parallel region make the engine's own tests several times slower (qwen_engine/environment.py).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from tests.cluster import kwok, launch, tools

@@ -20,6 +20,7 @@ from qwen_engine.layers.attention import AttentionStep, store_kv
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
+from qwen_engine.layers.memory import empty_weight
 from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding, rotate
 from qwen_engine.model_config import ModelConfig
@@ -178,7 +179,7 @@ class Decoder(nn.Module):
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
                 kind = dtype if parameter.is_floating_point() else parameter.dtype
-                memory = torch.empty(parameter.shape, dtype=kind, device=device)
+                memory = empty_weight(parameter.shape, dtype=kind, device=device)
                 setattr(module, name, nn.Parameter(memory, requires_grad=False))
         return model
 

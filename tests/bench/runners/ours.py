@@ -10,6 +10,9 @@ from tests.bench.runners.protocol import serve_jobs
 
 
 def main(model: str, dtype: str = "bfloat16") -> None:
+    from qwen_engine import environment
+
+    environment.prepare()
     from qwen_engine.config import EngineConfig
     from qwen_engine.llm_engine import LLMEngine
     from qwen_engine.sequence import SamplingParams

@@ -193,6 +193,12 @@ def test_our_own_engine_widens_fp8_and_says_so():
     assert "widened to 16 bits" in packed.warnings[0]
 
 
+def test_ways_out_are_those_of_the_checkpoint_that_was_asked_for():
+    with pytest.raises(DoesNotFitError) as caught:
+        make_plan(find_model("Qwen/Qwen3-32B-FP8"), gpu_from_spec("Tesla-T4"), Demands())
+    assert "gpus" not in {way.kind for way in caught.value.ways}  # T4 cannot run FP8 in vLLM
+
+
 def test_pictures_shrink_before_the_demanded_context_does():
     found = make_plan(
         find_model("Qwen/Qwen3-VL-8B-Instruct"),

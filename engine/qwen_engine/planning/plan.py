@@ -92,7 +92,7 @@ def make_plan(model: ModelShape, device: Device, demands: Demands) -> Plan:
     """
     settled = settle(model, device, demands)
     if not fits(settled.draft):
-        refuse(least(settled.draft, demands), demands)
+        refuse(least(settled.draft, demands), demands, asked=model)
     return _plan(settled, demands)
 
 

@@ -17,20 +17,25 @@ from qwen_engine.planning.ledger import blocks_for
 from qwen_engine.planning.parallel import LARGEST_TENSOR_PARALLEL, tensor_parallel_problem
 from qwen_engine.planning.quantities import MIB, format_bytes
 from qwen_engine.planning.settle import is_possible
+from qwen_engine.planning.shape import ModelShape
 from qwen_engine.planning.support import runs_here
 from qwen_engine.planning.weights import weight_bytes
 
 _SHORTEST_USEFUL = 256  # tokens; a shorter context is no way out
 
 
-def refuse(draft: Draft, demands: Demands) -> NoReturn:
-    """Raise DoesNotFitError with the figures and the changes of which each alone helps."""
+def refuse(draft: Draft, demands: Demands, *, asked: ModelShape) -> NoReturn:
+    """Raise DoesNotFitError with the figures and the changes of which each alone helps.
+
+    Args:
+        asked: the model as its checkpoint has it; the draft's is as our engine would keep it.
+    """
     largest = largest_context(draft)
     raise DoesNotFitError(
         _figures(draft, largest),
         largest_model_len=largest,
         suggestion=_single_change(draft, demands, largest),
-        ways=tuple(_ways_out(draft, demands, largest)),
+        ways=tuple(_ways_out(replace(draft, model=asked), demands, largest)),
     )
 
 

@@ -20,6 +20,7 @@ from qwen_engine.batch import build_model_input
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ConfigError
 from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.layers import memory
 from qwen_engine.layers.attention import build_backend, eight_bit
 from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.layers.int8_gemm import choose_int8_gemm
@@ -188,7 +189,7 @@ class Worker:
         shape, dtype = kv_block(config, model_config)
         # Zeros, not whatever was there: padding is read before it is masked, and 0 × NaN is NaN.
         new_part = partial(
-            torch.zeros, (config.num_gpu_blocks, *shape), dtype=dtype, device=self._device
+            memory.zeros, (config.num_gpu_blocks, *shape), dtype=dtype, device=self._device
         )
         try:
             return [(new_part(), new_part()) for _ in range(model_config.num_layers)]

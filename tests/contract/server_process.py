@@ -35,6 +35,10 @@ class ServerProcess:
         self._url = ""
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """Where it listens; waits until it does."""
         deadline = time.monotonic() + _START_SECONDS

@@ -84,7 +84,7 @@ async def _sample(
     metrics = {sample.name: sample.value for family in families for sample in family.samples}
     async with session.get(f"{server.url}/stats") as response:
         stats = await response.json()
-    resident_bytes, cpu_seconds = _process_numbers(server.pid)
+    resident_bytes, cpu_seconds = process_numbers(server.pid)
     return Sample(
         seconds=seconds,
         num_requests=tally.num_requests,
@@ -96,7 +96,7 @@ async def _sample(
     )
 
 
-def _process_numbers(pid: int) -> tuple[int, float]:
+def process_numbers(pid: int) -> tuple[int, float]:
     """Return resident bytes and the processor's seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])

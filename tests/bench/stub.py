@@ -16,6 +16,7 @@ from qwen_engine.preemption import NO_COSTS, PreemptionCosts
 from qwen_engine.sequence import ScheduledBatch
 from qwen_engine.worker import GemmReport, MemoryMeasured
 
+LOWEST_ID = 300  # above special tokens
 VOCAB_SIZE = 49_152  # SmolLM2's, whose tokenizer turns the ids into text
 MODEL = parse_model_config(
     {
@@ -37,16 +38,22 @@ class StubWorker:
 
     gemm_report: GemmReport = {}  # noqa: RUF012 -- never changed
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(
+        self, block_size: int, *, vocab_size: int = VOCAB_SIZE, step_seconds: float = 0.0
+    ) -> None:
+        """step_seconds: how long the model is made to take, without the processor."""
+        self._step_seconds = step_seconds
         self._block_size = block_size
+        self._num_ids = vocab_size - LOWEST_ID
         self.pack_seconds = 0.0  # in all
 
     def execute(self, batch: ScheduledBatch) -> list[int]:
         start = time.perf_counter()
         build_model_input(batch, block_size=self._block_size, device=_CPU)
         self.pack_seconds += time.perf_counter() - start
+        time.sleep(self._step_seconds)
         return [
-            (entry.start * 7919 + entry.num_tokens) % (VOCAB_SIZE - 300) + 300
+            (entry.start * 7919 + entry.num_tokens) % self._num_ids + LOWEST_ID
             for entry in batch.entries
             if entry.needs_token
         ]

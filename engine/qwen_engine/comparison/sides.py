@@ -16,6 +16,7 @@ import torch
 from qwen_engine.comparison.work import Load, Work
 from qwen_engine.errors import ConfigError, StepFailedError
 from qwen_engine.launch import launch
+from qwen_engine.model_config import ModelConfig
 from qwen_engine.options import EngineOptions
 from qwen_engine.sequence import SamplingParams
 
@@ -115,11 +116,13 @@ class TransformersSide(_Memory):
     """transformers' own `generate`, with its default cache and attention."""
 
     def __init__(self, facts: Facts) -> None:
-        from transformers import AutoModelForCausalLM, GenerationConfig
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
         super().__init__(facts.device)
         torch.set_num_threads(facts.num_threads)
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        is_text = ModelConfig.from_folder(Path(facts.folder)).traits.skipped_prefix is None
+        auto: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+        model = auto.from_pretrained(
             facts.folder, dtype=getattr(torch, facts.dtype), local_files_only=True
         )
         self._model = model.to(facts.device).eval()

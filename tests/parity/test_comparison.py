@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qwen_engine.comparison.__main__ import run_job
-from qwen_engine.comparison.command import _run_process
+from qwen_engine.comparison.command import SideError, _run_process
 from qwen_engine.comparison.sides import EngineSide, TransformersSide
 from qwen_engine.comparison.work import Load, measure
 from qwen_engine.options import EngineOptions
@@ -61,3 +61,10 @@ def test_a_side_runs_in_a_process_of_its_own_and_says_what_it_found() -> None:
     assert there["facts"] == here["facts"]
     assert there["figures"]["num_tokens"] == here["figures"]["num_tokens"] == 200
     assert there["figures"]["peak_bytes"] < 2 << 30
+
+
+def test_a_side_that_cannot_do_the_work_says_why() -> None:
+    words = [str(build_tiny("qwen3-tied")), "--dtype", "float32", "--max-model-len", "16"]
+    job = {"side": "qwen-engine", "work": "longest", "load": asdict(LOAD), "words": words}
+    with pytest.raises(SideError, match=r"qwen-engine failed at longest: .*16"):
+        _run_process(job)

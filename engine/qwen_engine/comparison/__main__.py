@@ -1,4 +1,6 @@
-"""One side and one kind of work in a process of its own: reads a job, prints figures as JSON.
+"""One side and one kind of work in a process of its own.
+
+Reads a job and prints its figures, or an error, as JSON.
 
     python -m qwen_engine.comparison '{"side": "transformers", "work": "speed", …}'
 
@@ -38,7 +40,7 @@ def main() -> int:
     try:
         result = run_job(json.loads(sys.argv[1]))
     except (EngineError, PlanningError, OSError, RuntimeError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(json.dumps({"error": str(error)}), file=answer)
         return 1
     print(json.dumps(result), file=answer, flush=True)
     os._exit(0)  # nothing is left to tear down in order

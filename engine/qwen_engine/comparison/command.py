@@ -78,8 +78,10 @@ def _measure(settings: BenchSettings, words: Sequence[str], run_job: RunJob) -> 
 def _run_process(job: dict[str, Any]) -> dict[str, Any]:
     words = [sys.executable, "-m", "qwen_engine.comparison", json.dumps(job)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not done.stdout:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise SideError(f"{job['side']} failed at {job['work']}: {last}")
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout or "{}")
+    if "figures" not in answer:
+        # Killed, as by a lack of memory, it says nothing; libraries end with a traceback.
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        why = answer.get("error", f"exit code {done.returncode}: {last}")
+        raise SideError(f"{job['side']} failed at {job['work']}: {why}")
     return answer

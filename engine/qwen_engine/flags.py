@@ -7,12 +7,18 @@ affair. Imports nothing heavy: `--help` answers at once.
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from qwen_engine.flag_values import (
+    LONGEST,
+    context_length,
+    data_type,
+    kv_cache_type,
+    only,
+    token_count,
+)
 from qwen_engine.hub import ModelSource
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Demands, InvalidDemandError
@@ -37,17 +43,6 @@ NOT_YET = frozenset({
     "tokenizer", "tokenizer-mode", "tokenizer-revision", "tool-parser-plugin",
     "uvicorn-log-level",
 })  # fmt: skip
-
-_DTYPES = {
-    "auto": "auto",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "half": "float16",
-    "float32": "float32",
-    "float": "float32",
-}
-_KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8", "fp8": "fp8", "fp8_e4m3": "fp8"}
-_UNITS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "": 1}
 
 
 class Parser(argparse.ArgumentParser):
@@ -120,7 +115,7 @@ def add_planned_flags(parser: argparse.ArgumentParser) -> None:
     ).add_argument
     add(
         "--dtype",
-        type=_dtype,
+        type=data_type,
         default="auto",
         metavar="TYPE",
         help="auto, bfloat16, float16 or float32 (default: auto)",
@@ -135,16 +130,17 @@ def add_planned_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--kv-cache-dtype",
-        type=_kv_cache_dtype,
+        type=kv_cache_type,
         default="auto",
         metavar="TYPE",
         help="auto (that of --dtype), int8 or fp8: 8 bits hold nearly twice the tokens",
     )
     add(
         "--max-model-len",
-        type=token_count,
+        type=context_length,
         metavar="N",
-        help="tokens of prompt and answer together; 8k is 8,000 and 8K is 8,192",
+        help="tokens of prompt and answer together; 8k is 8,000 and 8K is 8,192; auto is the "
+        "longest that fits",
     )
     add("--block-size", type=int, metavar="N", help="tokens of one KV block: 16, 32, 64 or 128")
     add(
@@ -198,8 +194,8 @@ def _add_other_flags(group: argparse._ArgumentGroup) -> None:
     add("--enable-chunked-prefill", action="store_true", help=argparse.SUPPRESS)  # always on
     # What scripts pass out of habit and what is true here anyway.
     for name, value in (("tensor-parallel-size", "1"), ("pipeline-parallel-size", "1")):
-        add(f"--{name}", type=_only(value), help=argparse.SUPPRESS)
-    add("-tp", dest="tensor_parallel_size", type=_only("1"), help=argparse.SUPPRESS)
+        add(f"--{name}", type=only(value), help=argparse.SUPPRESS)
+    add("-tp", dest="tensor_parallel_size", type=only("1"), help=argparse.SUPPRESS)
 
 
 def engine_options(parser: Parser, arguments: argparse.Namespace) -> EngineOptions:
@@ -230,7 +226,8 @@ def demands(parser: Parser, arguments: argparse.Namespace) -> Demands:
     """Return the planned settings that were given."""
     try:
         return Demands(
-            max_model_len=arguments.max_model_len,
+            max_model_len=arguments.max_model_len or None,
+            longest_context=arguments.max_model_len == LONGEST,
             max_num_seqs=arguments.max_num_seqs,
             max_num_batched_tokens=arguments.max_num_batched_tokens,
             block_size=arguments.block_size,
@@ -244,40 +241,6 @@ def demands(parser: Parser, arguments: argparse.Namespace) -> Demands:
         )
     except InvalidDemandError as error:
         parser.error(f"--{error.field.replace('_', '-')}: {error}")
-
-
-def token_count(text: str) -> int:
-    """Read 8192, 8k (8,000), 8K (8,192) or 1.5k, as vLLM does."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", text)
-    value = Decimal(match[1]) * _UNITS[match[2]] if match else Decimal(0)
-    if value < 1 or value != value.to_integral_value():
-        raise argparse.ArgumentTypeError(f"{text!r} is no count of tokens such as 8192, 8k or 8K")
-    return int(value)
-
-
-def _dtype(text: str) -> str:
-    if text not in _DTYPES:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_DTYPES)}")
-    return _DTYPES[text]
-
-
-def _kv_cache_dtype(text: str) -> str:
-    if text not in _KV_CACHE_DTYPES:
-        known = ", ".join(_KV_CACHE_DTYPES)
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is none of {known}: take int8 or fp8 for 8 bits"
-        )
-    return _KV_CACHE_DTYPES[text]
-
-
-def _only(value: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        if text != value:
-            message = f"{text} is not supported by this version of qwen-engine: only {value} is"
-            raise argparse.ArgumentTypeError(message)
-        return text
-
-    return check
 
 
 class _Refuse(argparse.Action):

@@ -8,6 +8,7 @@ neither torch nor HTTP.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -27,6 +28,7 @@ _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tok
 _UNWANTED = ["*/*", "consolidated*"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SECONDS_BETWEEN_LINES = 5.0
+_CONFIG_SECONDS = 5.0  # a plan waits no longer for a config.json
 
 DownloadProgress = Callable[[int, int], None]  # bytes so far, bytes in all
 
@@ -62,6 +64,49 @@ def resolve_model(
             Path(model), "is neither a folder nor a hub id of the form organisation/name"
         )
     return _check_folder(_download(model, source, on_progress), Path(model))
+
+
+def fetch_config(model: str, source: ModelSource) -> dict[str, Any]:
+    """Return a hub model's config.json, from the cache or in one quick request.
+
+    Raises:
+        ModelNotFoundError: it cannot be had; the message says why and what would help.
+    """
+    from huggingface_hub import (
+        constants,
+        get_session,
+        get_token,
+        hf_hub_url,
+        hf_raise_for_status,
+        try_to_load_from_cache,
+    )
+
+    revision = source.revision or "main"
+    try:
+        cached = try_to_load_from_cache(
+            model, "config.json", cache_dir=source.download_dir, revision=revision
+        )
+        if isinstance(cached, str):
+            return _config_of(Path(cached).read_text("utf-8"))
+        if constants.is_offline_mode():
+            raise OSError("HF_HUB_OFFLINE is set")
+        url = hf_hub_url(model, "config.json", revision=revision, endpoint=source.endpoint)
+        token = get_token()
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        answer = get_session().get(
+            url, headers=headers, timeout=_CONFIG_SECONDS, follow_redirects=True
+        )
+        hf_raise_for_status(answer)
+        return _config_of(answer.text)
+    except Exception as error:
+        raise ModelNotFoundError(Path(model), _explain(error, source)) from error
+
+
+def _config_of(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("its config.json holds no object")
+    return found
 
 
 def _looks_like_path(model: str) -> bool:

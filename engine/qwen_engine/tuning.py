@@ -20,8 +20,10 @@ from qwen_engine.planning import (
     gpu_from_spec,
     make_plan,
     parse_model_config,
+    read_model_facts,
 )
 
+_LARGEST_HEADER = 10**8  # bytes; the format's own limit
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # v2, v1, as seen in a container
 
 
@@ -36,11 +38,15 @@ def plan_for_this_machine(
     return make_plan(read_shape(model_dir), local_device(device, memory_bytes), demands)
 
 
-def read_shape(path: Path) -> ModelShape:
+def read_shape(path: Path, *, for_any_engine: bool = False) -> ModelShape:
     """Return the shape of a model folder, or of a config.json itself.
+
+    Args:
+        for_any_engine: read also what only vLLM runs.
 
     Raises:
         InvalidConfigError: the file is missing, no JSON, or lacks a field.
+        UnsupportedModelError: nothing here runs it.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -51,7 +57,31 @@ def read_shape(path: Path) -> ModelShape:
         raise InvalidConfigError("file", str(file), f"cannot be read as JSON ({error})") from error
     if not isinstance(config, dict):
         raise InvalidConfigError("file", str(file), "must hold an object")
-    return parse_model_config(config, model_id=path.name if path.is_dir() else path.parent.name)
+    read = read_model_facts if for_any_engine else parse_model_config
+    shape = read(config, model_id=path.name if path.is_dir() else path.parent.name)
+    if shape.quantization is None or not path.is_dir():
+        return shape
+    found = _tensor_bytes(path, shape.traits.skipped_prefix or "-")
+    return replace(shape, checkpoint_bytes=found or None)
+
+
+def _tensor_bytes(folder: Path, skipped: str) -> int:
+    """Return the bytes of all tensors by the headers of the safetensors files; 0 without them."""
+    total = 0
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > _LARGEST_HEADER:
+                return 0  # no safetensors: the loader says so better
+            try:
+                header = json.loads(file.read(size))
+            except ValueError:
+                return 0
+        header.pop("__metadata__", None)
+        for name, tensor in header.items():
+            start, end = tensor["data_offsets"]
+            total += 0 if name.startswith(skipped) else end - start
+    return total
 
 
 def local_device(device: str, memory_bytes: int | None = None) -> Device:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from qwen_engine import __version__
+from qwen_engine import __version__, plan_command
 from qwen_engine.cli import _serve_parser, _server_settings, run
+from qwen_engine.errors import ModelNotFoundError
 from qwen_engine.flags import NOT_YET
 from qwen_engine.server.settings import ServerSettings
 
@@ -167,8 +168,12 @@ def test_plan_takes_a_folder_a_config_and_a_gpu_by_memory(
     ],
 )
 def test_a_plan_that_cannot_be_ends_with_one_and_a_way_out(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def unreachable(model: str, source: object) -> dict[str, Any]:
+        raise ModelNotFoundError(Path(model), "no network in this test")
+
+    monkeypatch.setattr(plan_command, "fetch_config", unreachable)
     with pytest.raises(SystemExit) as caught:
         run(["plan", *words])
     assert caught.value.code == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qwen_engine.errors import ModelNotFoundError
-from qwen_engine.hub import ModelSource, resolve_model
+from qwen_engine.hub import ModelSource, fetch_config, resolve_model
 from tests.models.tiny import build_tiny
 from tests.unit.hub_server import COMMIT, TOKEN, HubServer, files_of
 
@@ -149,3 +149,13 @@ def test_environment_variables_work_as_they_do_for_the_hubs_own_tools(
     folder = resolve().stdout.strip()
     assert folder.startswith(str(tmp_path))
     assert resolve(HF_HUB_OFFLINE="1").stdout.strip() == folder
+
+
+def test_a_config_is_read_without_the_weights(hub: HubServer, tmp_path: Path) -> None:
+    found = fetch_config("org/large", source(hub, tmp_path))
+    assert found == {}
+    assert fetch_config(MODEL, source(hub, tmp_path))["architectures"] == ["Qwen3ForCausalLM"]
+    assert not list(tmp_path.rglob("*.safetensors"))
+    nobody = ModelSource(download_dir=tmp_path / "cache", endpoint="http://127.0.0.1:9")
+    with pytest.raises(ModelNotFoundError, match="cannot be reached"):
+        fetch_config("org/unheard-of", nobody)

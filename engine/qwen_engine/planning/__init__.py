@@ -4,15 +4,15 @@ Pure: no torch, no aiohttp, no I/O beyond its own data files. The operator, the 
 the engine all call `make_plan`.
 """
 
-from qwen_engine.planning.catalogue import find_model, model_ids
-from qwen_engine.planning.demands import BLOCK_SIZES, Demands
-from qwen_engine.planning.device import (
-    Device,
-    cpu_device,
-    gpu_from_labels,
-    gpu_from_spec,
-    gpu_products,
+from qwen_engine.planning.catalogue import find_model, model_ids, published_ids, variants_of
+from qwen_engine.planning.compare import (
+    USUAL_GPUS,
+    compare,
+    comparison_to_list,
+    render_comparison,
 )
+from qwen_engine.planning.demands import BLOCK_SIZES, ENGINES, Demands
+from qwen_engine.planning.device import Device, cpu_device, gpu_from_spec
 from qwen_engine.planning.errors import (
     DoesNotFitError,
     InvalidConfigError,
@@ -22,16 +22,21 @@ from qwen_engine.planning.errors import (
     UnknownModelError,
     UnsupportedModelError,
 )
+from qwen_engine.planning.gpus import gpu_products, product_named
+from qwen_engine.planning.labels import gpu_from_labels
 from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.plan import Plan, Setting, make_plan
 from qwen_engine.planning.quantities import format_bytes, parse_bytes, parse_quantity
 from qwen_engine.planning.recommend import recommend_cpu_memory
-from qwen_engine.planning.render import plan_to_dict, render_plan
-from qwen_engine.planning.shape import ModelShape, parse_model_config
+from qwen_engine.planning.render import plan_to_dict, refusal_to_dict, render_flags, render_plan
+from qwen_engine.planning.shape import ModelShape, read_model_facts
+from qwen_engine.planning.support import parse_model_config
 from qwen_engine.planning.weights import num_parameters, parameter_shapes, weight_bytes
 
 __all__ = [
     "BLOCK_SIZES",
+    "ENGINES",
+    "USUAL_GPUS",
     "Demands",
     "Device",
     "DoesNotFitError",
@@ -45,6 +50,8 @@ __all__ = [
     "UnknownGpuError",
     "UnknownModelError",
     "UnsupportedModelError",
+    "compare",
+    "comparison_to_list",
     "cpu_device",
     "find_model",
     "format_bytes",
@@ -59,7 +66,14 @@ __all__ = [
     "parse_model_config",
     "parse_quantity",
     "plan_to_dict",
+    "product_named",
+    "published_ids",
+    "read_model_facts",
     "recommend_cpu_memory",
+    "refusal_to_dict",
+    "render_comparison",
+    "render_flags",
     "render_plan",
+    "variants_of",
     "weight_bytes",
 ]

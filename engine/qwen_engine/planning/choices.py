@@ -123,6 +123,8 @@ def choose_context(profile: Profile, model: ModelShape, demands: Demands) -> Cho
         InvalidDemandError: the model has fewer positions.
     """
     positions = model.max_len
+    if demands.max_model_len is None and demands.longest_context:
+        return Choice(positions, "all positions of the model")
     if demands.max_model_len is None:
         if positions <= profile.max_model_len:
             return Choice(positions, "all positions of the model")

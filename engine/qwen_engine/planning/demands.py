@@ -10,6 +10,8 @@ from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelSha
 
 BLOCK_SIZES = (16, 32, 64, 128)  # tokens per block that the attention backends run
 
+ENGINES = ("qwen", "vllm")
+
 
 @dataclass(frozen=True, slots=True)
 class Demands:
@@ -27,11 +29,16 @@ class Demands:
     num_gpu_blocks_override: int | None = None
     swap_space: float | None = None  # GiB
     mean_request_tokens: int = 128  # expected length of prompt + answer
+    longest_context: bool = False  # as long a context as fits, up to the model's own
+    engine: str = "qwen"  # or "vllm"
+    engine_version: str | None = None  # of vLLM; None is the newest known
+    tensor_parallel_size: int | None = None
+    enforce_eager: bool = False
 
     def __post_init__(self) -> None:
         for field in (
             "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override",
-            "mean_request_tokens",
+            "mean_request_tokens", "tensor_parallel_size",
         ):  # fmt: skip
             value = getattr(self, field)
             if value is not None and value < 1:
@@ -45,26 +52,35 @@ class Demands:
             raise InvalidDemandError(
                 "gpu_memory_utilization", utilization, "must be a fraction from 0.05 to 1"
             )
-        if self.dtype not in ("auto", *BYTES_PER_ELEMENT):
-            known = ", ".join(("auto", *BYTES_PER_ELEMENT))
-            raise InvalidDemandError("dtype", self.dtype, f"must be one of {known}")
-        if self.quantization not in get_args(QuantizationName):
+        self._check_names()
+        if self.engine == "qwen" and self.tensor_parallel_size not in (None, 1):
             raise InvalidDemandError(
-                "quantization",
-                self.quantization,
-                "must be none or int8, which is made of any checkpoint; FP8 ones need no flag",
+                "tensor_parallel_size",
+                self.tensor_parallel_size,
+                "this version's own engine runs on one GPU; vLLM runs on several "
+                "(--engine vllm, spec.engine.runtime: VLLM)",
             )
-        if self.kv_cache_dtype not in get_args(KVCacheDType):
-            raise InvalidDemandError(
-                "kv_cache_dtype",
-                self.kv_cache_dtype,
-                f"must be one of {', '.join(get_args(KVCacheDType))}",
-            )
+
+    def _check_names(self) -> None:
+        listed = "must be one of {}"
+        packed = "must be none or int8, which is made of any checkpoint; FP8 ones need no flag"
+        for field, known, problem in (
+            ("engine", ENGINES, listed),
+            ("dtype", ("auto", *BYTES_PER_ELEMENT), listed),
+            ("quantization", get_args(QuantizationName), packed),
+            ("kv_cache_dtype", get_args(KVCacheDType), listed),
+        ):
+            value = getattr(self, field)
+            if value not in known:
+                raise InvalidDemandError(field, value, problem.format(", ".join(known)))
 
     def serve(self, model: ModelShape) -> ModelShape:
         """Return the model as it is to be kept in memory."""
+        if self.engine != "qwen":
+            return model
         return replace(
             model,
             int8_weights=self.quantization == "int8",
             kv_cache_dtype=cast(KVCacheDType, self.kv_cache_dtype),
+            quantization=None,  # FP8 matrices are widened while they are read
         )

@@ -1,27 +1,22 @@
 """Device facts: what memory a plan may use, and where that figure comes from.
 
-Called by the operator with node labels or `spec.gpu`, by the command line with a product name, and
-by the engine with what it finds on its own machine.
+Called by the operator with `spec.gpu` (node labels: see `labels`), by the command line with a
+product name, and by the engine with what it finds on its own machine.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Literal
 
-import yaml
-
 from qwen_engine.planning.errors import UnknownGpuError
-from qwen_engine.planning.quantities import MIB
+from qwen_engine.planning.gpus import GpuProduct, find_product, part_mib, product_named
+from qwen_engine.planning.quantities import GIB, MIB
 
-_LABEL = "nvidia.com/gpu."
-# gpu-feature-discovery wrote bytes in old releases (its issue 26); no card has 10^7 MiB.
-_LARGEST_MIB = 10**7
-_MIG_SUFFIX = re.compile(r"-MIG-\d+g\.\d+gb(\.me)?$")
+# What lies between a card's size as nvidia-smi prints it and what CUDA reports: firmware and page
+# tables. Start-up logs: 0.42-0.44 GiB at 24 GB, 0.47 at 80 GB (H100), 0.65 at 141 GB (H200). Cards
+# of capability 8.0 also have spare rows of HBM in the printed size: 0.6 at 40 GB, 0.7-0.8 at 80.
+_RESERVE_BYTES, _RESERVE_SHARE, _SPARE_ROWS_SHARE = 0.40 * GIB, 0.0015, 0.003
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +29,11 @@ class Device:
         consumer: the card may also draw a desktop.
         host_memory_bytes: what a process beside a GPU may use of the host; None if nobody said.
         dedicated: nobody else counts on this memory (a pod's limit is; a laptop's RAM is not).
+        cuda_memory_bytes: what CUDA reports of one GPU, where that is known. Under WSL2 it is all
+            that the driver reports.
+        bandwidth_gbs: of its memory, in GB/s; None if unknown.
+        unified: the memory is the host's; the driver reports no size of its own.
+        count: GPUs that one pod may have.
     """
 
     kind: Literal["gpu", "cpu"]
@@ -44,28 +44,33 @@ class Device:
     consumer: bool = False
     dedicated: bool = True
     host_memory_bytes: int | None = None
+    cuda_memory_bytes: int | None = None
+    bandwidth_gbs: int | None = None
+    has_nvlink: bool = False
+    unified: bool = False
+    count: int = 1
 
+    @property
+    def is_amd(self) -> bool:
+        """The platform is ROCm."""
+        return any(word in self.product for word in ("AMD", "Radeon", "Instinct"))
 
-@dataclass(frozen=True, slots=True)
-class GpuProduct:
-    """A row of the catalogue. Memory in MiB, as the driver reports it."""
+    @property
+    def visible_bytes(self) -> int:
+        """What CUDA reports: known, or the driver's figure less its reserve."""
+        if self.cuda_memory_bytes is not None:
+            return min(self.cuda_memory_bytes, self.memory_bytes)
+        if self.kind == "cpu" or self.unified:
+            return self.memory_bytes
+        share = _RESERVE_SHARE + (_SPARE_ROWS_SHARE if self.capability == (8, 0) else 0)
+        return max(0, int(self.memory_bytes * (1 - share) - _RESERVE_BYTES))
 
-    memory_mib: int
-    capability: tuple[int, int]
-    consumer: bool
-
-
-@cache
-def gpu_products() -> Mapping[str, GpuProduct]:
-    """Return the catalogue, keyed by product in gpu-feature-discovery's spelling."""
-    text = resources.files("qwen_engine.planning").joinpath("data/gpus.yaml").read_text("utf-8")
-    rows = yaml.safe_load(text)
-    return {name: _parse_row(row) for name, row in rows.items()}
-
-
-def _parse_row(row: Mapping[str, object]) -> GpuProduct:
-    major, minor = str(row["capability"]).split(".")
-    return GpuProduct(int(str(row["memoryMiB"])), (int(major), int(minor)), bool(row["consumer"]))
+    def memory_for(self, visible_bytes: int) -> int:
+        """Return the size, as a driver would report it, of a card of which CUDA reports so much."""
+        if self.visible_bytes == self.memory_bytes:
+            return visible_bytes
+        share = _RESERVE_SHARE + (_SPARE_ROWS_SHARE if self.capability == (8, 0) else 0)
+        return int((visible_bytes + _RESERVE_BYTES) / (1 - share)) + 1
 
 
 def cpu_device(memory_bytes: int, *, source: str, dedicated: bool = True) -> Device:
@@ -74,87 +79,50 @@ def cpu_device(memory_bytes: int, *, source: str, dedicated: bool = True) -> Dev
 
 
 def gpu_from_spec(
-    product: str | None, memory_mib: int | None = None, *, source: str = "given by the user"
+    product: str | None,
+    memory_mib: int | None = None,
+    *,
+    source: str = "given by the user",
+    capability: tuple[int, int] | None = None,
 ) -> Device:
-    """Return a GPU named by the user; a given memory size wins over the catalogue's.
+    """Return a GPU named by the user; what is given wins over the catalogue.
 
     Raises:
         UnknownGpuError: no memory size is given and the catalogue lacks the product.
     """
-    row = gpu_products().get(product or "")
+    row = find_product(product) if product else None
+    if memory_mib is None and product and row and (memory_mib := part_mib(product)):
+        source = f"{source}: the size in its name, less 5%"
     if memory_mib is None and row is None:
+        near = product_named(product) if product else None
         raise UnknownGpuError(
-            f"GPU product {product!r} is not in the catalogue; also give its memory "
-            "(spec.gpu.memoryMiB, or --gpu-memory-mib), as `nvidia-smi` prints it in MiB"
+            f"GPU product {product!r} is not in the catalogue; "
+            + (f"did you mean {near}? Or " if near else "")
+            + "also give its memory (spec.gpu.memoryMiB, or --gpu-memory-mib), as `nvidia-smi` "
+            "prints it in MiB"
         )
-    return _gpu(product or "unnamed GPU", memory_mib, row, source)
+    return build_gpu(product, memory_mib, row, source=source, capability=capability)
 
 
-def gpu_from_labels(labels: Mapping[str, str], *, node: str) -> Device:
-    """Return the GPU that gpu-feature-discovery's labels on a node describe.
-
-    Raises:
-        UnknownGpuError: the labels do not say how much memory one requested GPU has.
-    """
-    label = labels.get(f"{_LABEL}product", "")
-    if label.endswith("-MIG-INVALID"):
-        raise UnknownGpuError(
-            f"node {node}: {_LABEL}product={label}: its MIG layout is not uniform, so "
-            "nvidia.com/gpu cannot be planned; make it uniform or use another node"
-        )
-    product = label.removesuffix("-SHARED")
-    row = gpu_products().get(_MIG_SUFFIX.sub("", product))
-    memory_mib = _label_mib(labels, node)
-    if memory_mib is None and (row is None or _MIG_SUFFIX.search(product)):
-        raise UnknownGpuError(
-            f"node {node}: label {_LABEL}memory is missing and product {product or 'unknown'!r} is "
-            "not in the catalogue; run gpu-feature-discovery on the node, or set spec.gpu.memoryMiB"
-        )
-    memory = f"{_LABEL}memory" if memory_mib is not None else f"{_LABEL}product and the catalogue"
-    share = _share(labels, label, node)
-    whole = memory_mib if memory_mib is not None else (row.memory_mib if row else 0)
-    source = f"{memory} of node {node}" + (f", one of {share} shares" if share > 1 else "")
-    found = _gpu(product or "unnamed GPU", whole // share, row, source)
-    return found if (known := _label_capability(labels)) is None else _with(found, known)
-
-
-def _gpu(product: str, memory_mib: int | None, row: GpuProduct | None, source: str) -> Device:
+def build_gpu(
+    product: str | None,
+    memory_mib: int | None,
+    row: GpuProduct | None,
+    *,
+    source: str,
+    capability: tuple[int, int] | None = None,
+) -> Device:
+    """Return a GPU from what is known of it; the catalogue's row fills what is not."""
+    name = product or "unnamed GPU"
     mib = memory_mib if memory_mib is not None else (row.memory_mib if row else 0)
-    consumer = row.consumer if row else "GeForce" in product or "TITAN" in product
-    capability = row.capability if row else None
-    return Device("gpu", product, mib * MIB, source, capability=capability, consumer=consumer)
-
-
-def _with(device: Device, capability: tuple[int, int]) -> Device:
     return Device(
-        device.kind, device.product, device.memory_bytes, device.source,
-        capability=capability, consumer=device.consumer,
-    )  # fmt: skip
-
-
-def _label_mib(labels: Mapping[str, str], node: str) -> int | None:
-    text = labels.get(f"{_LABEL}memory")
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) == 0:
-        raise UnknownGpuError(f"node {node}: label {_LABEL}memory={text!r} is no number of MiB")
-    value = int(text)
-    return value // MIB if value > _LARGEST_MIB else value
-
-
-def _label_capability(labels: Mapping[str, str]) -> tuple[int, int] | None:
-    major = labels.get(f"{_LABEL}compute.major", "")
-    minor = labels.get(f"{_LABEL}compute.minor", "")
-    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
-
-
-def _share(labels: Mapping[str, str], product: str, node: str) -> int:
-    """Return how many pods share one card. Under time slicing the memory label is the card's."""
-    replicas = labels.get(f"{_LABEL}replicas", "1")
-    share = int(replicas) if replicas.isdecimal() and int(replicas) > 0 else 1
-    if product.endswith("-SHARED") and share == 1:
-        raise UnknownGpuError(
-            f"node {node}: {product} is shared, but label {_LABEL}replicas={replicas} does not say "
-            "among how many; set spec.gpu.memoryMiB to the part this model may use"
-        )
-    return share
+        "gpu",
+        name,
+        mib * MIB,
+        source,
+        capability=capability or (row.capability if row else None),
+        consumer=row.consumer if row else "GeForce" in name or "TITAN" in name,
+        bandwidth_gbs=row.bandwidth_gbs if row else None,
+        has_nvlink=row.has_nvlink if row else False,
+        unified=row.kind == "unified" if row else False,
+    )

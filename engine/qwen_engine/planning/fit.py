@@ -5,56 +5,16 @@ Called by plan.py with a draft of all settings; knows nothing of reasons or rend
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from qwen_engine.planning.device import Device
-from qwen_engine.planning.ledger import (
-    StepSize,
-    activation_bytes,
-    block_bytes,
-    blocks_for,
-    runtime_line,
-)
+from qwen_engine.planning.draft import Draft
+from qwen_engine.planning.ledger import blocks_for
 from qwen_engine.planning.quantities import MIB, ceil_div
-from qwen_engine.planning.shape import DTypeName, ModelShape
-from qwen_engine.planning.weights import weight_bytes
 
 HIGHEST_UTILIZATION = 0.9  # planned by us; a user may demand more
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """All settings that bytes depend on."""
-
-    model: ModelShape
-    device: Device
-    dtype: DTypeName
-    block_size: int
-    utilization: float
-    step: StepSize
-    num_blocks_override: int | None = None
-    swap_bytes: int = 0  # of the device's own memory: on a CPU
-
-    def with_context(self, max_model_len: int) -> Draft:
-        """Return the draft for another context length, in tokens."""
-        return replace(self, step=replace(self.step, max_model_len=max_model_len))
-
-
-def budget_bytes(draft: Draft) -> int:
-    """Return what the engine may take of the device."""
-    return int(draft.device.memory_bytes * draft.utilization)
-
-
-def fixed_bytes(draft: Draft) -> int:
-    """Return everything but the KV cache."""
-    weights = weight_bytes(draft.model, draft.dtype)
-    activations = activation_bytes(draft.model, draft.dtype, draft.step)
-    return runtime_line(draft.device).num_bytes + weights + activations + draft.swap_bytes
-
-
 def kv_budget_bytes(draft: Draft) -> int:
     """Return what is left for the KV cache; negative if even the rest does not fit."""
-    return budget_bytes(draft) - fixed_bytes(draft)
+    return draft.budget_bytes - draft.fixed_bytes()
 
 
 def num_blocks(draft: Draft) -> int:
@@ -63,7 +23,7 @@ def num_blocks(draft: Draft) -> int:
     A GPU's memory is of no other use, so the pool takes all of it. On a CPU it stops where every
     sequence at its full length has its blocks.
     """
-    each = block_bytes(draft.model, draft.dtype, draft.block_size)
+    each = draft.block_bytes
     fitting = max(0, kv_budget_bytes(draft) // each)
     if draft.num_blocks_override is not None:
         return draft.num_blocks_override
@@ -79,7 +39,7 @@ def useful_blocks(draft: Draft) -> int:
 
 def fits(draft: Draft) -> bool:
     """Say whether one request of max_model_len fits, and an override stays inside its budget."""
-    each = block_bytes(draft.model, draft.dtype, draft.block_size)
+    each = draft.block_bytes
     available = kv_budget_bytes(draft)
     needed = blocks_for(draft.step.max_model_len, draft.block_size)
     override = draft.num_blocks_override
@@ -102,9 +62,10 @@ def largest_context(draft: Draft) -> int:
 
 def memory_needed(draft: Draft) -> int:
     """Return the device memory, in bytes, whole MiB, at which the draft fits."""
-    each = block_bytes(draft.model, draft.dtype, draft.block_size)
     blocks = max(
         blocks_for(draft.step.max_model_len, draft.block_size), draft.num_blocks_override or 0
     )
-    needed = int((fixed_bytes(draft) + blocks * each) / draft.utilization) + 1
+    needed = int((draft.fixed_bytes() + blocks * draft.block_bytes) / draft.utilization) + 1
+    if draft.vllm is not None:
+        needed = draft.device.memory_for(needed)
     return ceil_div(needed, MIB) * MIB

@@ -6,39 +6,21 @@ that all three say the same.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from qwen_engine.planning import choices
-from qwen_engine.planning.choices import Choice, Profile
 from qwen_engine.planning.demands import Demands
 from qwen_engine.planning.device import Device
-from qwen_engine.planning.fit import (
-    HIGHEST_UTILIZATION,
-    Draft,
-    budget_bytes,
-    fits,
-    kv_budget_bytes,
-    largest_context,
-    num_blocks,
-    useful_blocks,
-)
-from qwen_engine.planning.ledger import (
-    LedgerLine,
-    StepSize,
-    activations_line,
-    block_bytes,
-    kv_line,
-    runtime_line,
-    weights_line,
-)
-from qwen_engine.planning.quantities import format_bytes, round_down
+from qwen_engine.planning.draft import Draft
+from qwen_engine.planning.fit import fits, num_blocks, useful_blocks
+from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.refusal import refuse
+from qwen_engine.planning.relax import least
+from qwen_engine.planning.settle import Settled, settle
 from qwen_engine.planning.shape import DTypeName, ModelShape
-from qwen_engine.planning.swap import SwapSpace, choose_swap_space, host_ledger, swap_line
+from qwen_engine.planning.swap import host_ledger, swap_line
 from qwen_engine.planning.weights import weight_bytes
-
-SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
-_CONTEXT_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +55,8 @@ class Plan:
     host_ledger: tuple[LedgerLine, ...]  # beside a GPU
     settings: tuple[Setting, ...]
     warnings: tuple[str, ...] = ()
+    engine: str = "qwen"
+    tensor_parallel_size: int = 1  # the ledger is that of one of so many GPUs
 
     @property
     def kv_tokens(self) -> int:
@@ -81,8 +65,11 @@ class Plan:
 
     @property
     def load_bytes(self) -> int:
-        """Bytes of weights read at start-up."""
-        return weight_bytes(replace(self.model, int8_weights=False), self.dtype)
+        """Bytes of weights read at start-up, by all GPUs together."""
+        if self.engine == "qwen":
+            return weight_bytes(replace(self.model, int8_weights=False), self.dtype)
+        read = [x.num_bytes for x in self.ledger if x.component in ("weights", "vision-tower")]
+        return sum(read) * self.tensor_parallel_size
 
     def args(self) -> list[str]:
         """Return the planned settings as engine arguments, in a stable order."""
@@ -101,80 +88,51 @@ def make_plan(model: ModelShape, device: Device, demands: Demands) -> Plan:
     Raises:
         DoesNotFitError: one request of the demanded (or the shortest sensible) length has no room.
         InvalidDemandError: a demand cannot be met whatever the memory.
+        UnsupportedModelError: the engine cannot run the model.
     """
-    model, profile = demands.serve(model), choices.profile_of(device)
-    dtype = choices.choose_dtype(model, device, demands)
-    block_size = choices.choose_block_size(profile, demands)
-    seqs = choices.choose_max_num_seqs(profile, demands)
-    tokens = choices.choose_batched_tokens(profile, demands, max_num_seqs=seqs.value)
-    context = choices.choose_context(profile, model, demands)
-    utilization = choices.choose_utilization(profile, demands)
-    swap = choose_swap_space(
-        profile, device, demands, block_bytes=block_bytes(model, dtype.value, block_size.value)
-    )
-    draft = Draft(
-        model, device, dtype.value, block_size.value, utilization.value,
-        StepSize(tokens.value, seqs.value, context.value), demands.num_gpu_blocks_override,
-        swap.num_bytes if device.kind == "cpu" else 0,
-    )  # fmt: skip
-    draft, utilization = _raise_utilization(draft, utilization, demands)
-    draft, context = _shorten_context(draft, context, demands, profile)
-    if not fits(draft):
-        refuse(_least(draft, demands), demands)
-    settings = (
-        Setting("--dtype", dtype.value, dtype.reason),
-        Setting("--max-model-len", str(context.value), context.reason),
-        Setting("--block-size", str(block_size.value), block_size.reason),
-        Setting("--gpu-memory-utilization", f"{utilization.value:g}", utilization.reason),
-        Setting("--max-num-batched-tokens", str(tokens.value), tokens.reason),
-        Setting("--max-num-seqs", str(seqs.value), seqs.reason),
-        Setting("--swap-space", f"{swap.gib:g}", swap.reason),
+    settled = settle(model, device, demands)
+    if not fits(settled.draft):
+        refuse(least(settled.draft, demands), demands)
+    return _plan(settled, demands)
+
+
+def _settings(settled: Settled, demands: Demands) -> tuple[Setting, ...]:
+    found, draft = settled, settled.draft
+    own = draft.vllm is None
+    on_cpu = Setting("--device", "cpu", "no GPU was asked for")
+    return (
+        Setting("--dtype", found.dtype.value, found.dtype.reason),
+        Setting("--max-model-len", str(found.context.value), found.context.reason),
+        Setting("--block-size", str(found.block_size.value), found.block_size.reason),
+        Setting(
+            "--gpu-memory-utilization", f"{found.utilization.value:g}", found.utilization.reason
+        ),
+        Setting("--max-num-batched-tokens", str(found.tokens.value), found.tokens.reason),
+        Setting("--max-num-seqs", str(found.seqs.value), found.seqs.reason),
+        *([Setting("--swap-space", f"{found.swap.gib:g}", found.swap.reason)] if own else []),
         _prefix_caching(demands),
-        *_eight_bit(demands),
+        *_eight_bit(draft, demands),
         *_override(demands),
-        *([Setting("--device", "cpu", "no GPU was asked for")] if device.kind == "cpu" else []),
+        *_vllm_only(settled, demands),
+        *([on_cpu] if draft.device.kind == "cpu" else []),
     )
-    return _plan(draft, demands, settings, swap)
 
 
-def _raise_utilization(
-    draft: Draft, choice: Choice[float], demands: Demands
-) -> tuple[Draft, Choice[float]]:
-    """Raise a planned utilisation in steps of 0.05 while the context does not fit."""
-    if demands.gpu_memory_utilization is not None or not draft.device.dedicated:
-        return draft, choice
-    raised = draft
-    while not fits(raised) and raised.utilization < HIGHEST_UTILIZATION:
-        higher = min(HIGHEST_UTILIZATION, round(raised.utilization + 0.05, 2))
-        raised = replace(raised, utilization=higher)
-    if raised is draft:
-        return draft, choice
-    left = format_bytes(max(0, kv_budget_bytes(draft)))
-    reason = (
-        f"raised from {draft.utilization:g}, which leaves {left} for KV: too little for "
-        f"{draft.step.max_model_len:,} tokens"
-    )
-    return raised, Choice(raised.utilization, reason)
-
-
-def _shorten_context(
-    draft: Draft, choice: Choice[int], demands: Demands, profile: Profile
-) -> tuple[Draft, Choice[int]]:
-    """Shorten a planned context to what fits."""
-    if demands.max_model_len is not None or fits(draft):
-        return draft, choice
-    length = round_down(largest_context(draft), _CONTEXT_STEP)
-    if length < SHORTEST_PLANNED_CONTEXT:
-        return draft, choice
-    reason = f"the most that fits; {choice.value:,} are usual on {profile.name}"
-    return draft.with_context(length), Choice(length, reason)
-
-
-def _least(draft: Draft, demands: Demands) -> Draft:
-    """Return what must fit at the least: a planned context may be as short as is sensible."""
-    if demands.max_model_len is not None:
-        return draft
-    return draft.with_context(min(draft.step.max_model_len, SHORTEST_PLANNED_CONTEXT))
+def _vllm_only(settled: Settled, demands: Demands) -> list[Setting]:
+    flags = settled.draft.vllm_flags
+    size, reasons, found = flags.tensor_parallel_size, settled.reasons, []
+    if size > 1:
+        asked = demands.tensor_parallel_size is not None
+        reason = choices.DEMANDED if asked else f"{size} GPUs are the fewest that it fits on"
+        found.append(Setting("--tensor-parallel-size", str(size), reason))
+    if flags.max_pixels is not None:
+        pixels = json.dumps({"max_pixels": flags.max_pixels})
+        limits = json.dumps(dict(flags.limit_mm_per_prompt))
+        found.append(Setting("--mm-processor-kwargs", pixels, reasons["pictures"]))
+        found.append(Setting("--limit-mm-per-prompt", limits, reasons["pictures"]))
+    if flags.enforce_eager:
+        found.append(Setting("--enforce-eager", "true", reasons.get("eager", choices.DEMANDED)))
+    return found
 
 
 def _prefix_caching(demands: Demands) -> Setting:
@@ -183,13 +141,15 @@ def _prefix_caching(demands: Demands) -> Setting:
     return Setting("--no-enable-prefix-caching", "true", choices.DEMANDED)
 
 
-def _eight_bit(demands: Demands) -> list[Setting]:
+def _eight_bit(draft: Draft, demands: Demands) -> list[Setting]:
     """Return what is demanded beside the model's own type."""
     settings = []
     if demands.quantization != "none":
         settings.append(Setting("--quantization", demands.quantization, choices.DEMANDED))
     if demands.kv_cache_dtype != "auto":
-        settings.append(Setting("--kv-cache-dtype", demands.kv_cache_dtype, choices.DEMANDED))
+        own = draft.vllm is None
+        name = demands.kv_cache_dtype if own else draft.vllm_flags.kv_cache_dtype
+        settings.append(Setting("--kv-cache-dtype", name, choices.DEMANDED))
     return settings
 
 
@@ -200,21 +160,17 @@ def _override(demands: Demands) -> list[Setting]:
     return [Setting("--num-gpu-blocks-override", str(override), choices.DEMANDED)]
 
 
-def _plan(draft: Draft, demands: Demands, settings: tuple[Setting, ...], swap: SwapSpace) -> Plan:
-    blocks = num_blocks(draft)
-    each = block_bytes(draft.model, draft.dtype, draft.block_size)
-    lines = [
-        runtime_line(draft.device),
-        weights_line(draft.model, draft.dtype),
-        activations_line(draft.model, draft.dtype, draft.step),
-        kv_line(draft.model, draft.dtype, block_size=draft.block_size, num_blocks=blocks),
-    ]
+def _plan(settled: Settled, demands: Demands) -> Plan:
+    draft, swap = settled.draft, settled.swap
+    blocks, each = num_blocks(draft), draft.block_bytes
+    lines = draft.fixed_lines()
+    size = draft.vllm_flags.tensor_parallel_size
+    lines.append(draft.kv_line(blocks))
     if draft.swap_bytes:
         lines.append(swap_line(swap, each))
-    budget, total = budget_bytes(draft), draft.device.memory_bytes
+    budget, total = draft.budget_bytes, draft.device.memory_bytes
     lines.append(_unused_line(draft, budget - sum(line.num_bytes for line in lines), blocks))
-    share = f"{total - budget:,} B outside utilisation {draft.utilization:g}"
-    lines.append(LedgerLine("reserve", total - budget, share))
+    lines.append(LedgerLine("reserve", total - budget, _reserve(draft)))
     return Plan(
         model=draft.model,
         device=draft.device,
@@ -227,11 +183,24 @@ def _plan(draft: Draft, demands: Demands, settings: tuple[Setting, ...], swap: S
         max_num_batched_tokens=draft.step.max_num_batched_tokens,
         gpu_memory_utilization=draft.utilization,
         enable_prefix_caching=demands.enable_prefix_caching,
-        num_cpu_blocks=swap.num_blocks,
+        num_cpu_blocks=swap.num_blocks if draft.vllm is None else 0,
         ledger=tuple(lines),
-        host_ledger=host_ledger(draft.device, swap, each),
-        settings=settings,
-        warnings=_warnings(draft),
+        host_ledger=host_ledger(draft.device, swap, each) if draft.vllm is None else (),
+        settings=_settings(settled, demands),
+        warnings=(*settled.notes, *_warnings(draft)),
+        engine=demands.engine,
+        tensor_parallel_size=size,
+    )
+
+
+def _reserve(draft: Draft) -> str:
+    total, budget = draft.device.memory_bytes, draft.budget_bytes
+    if draft.vllm is None:
+        return f"{total - budget:,} B outside utilisation {draft.utilization:g}"
+    hidden = total - draft.device.visible_bytes
+    return (
+        f"{total - budget - hidden:,} B outside utilisation {draft.utilization:g}, and {hidden:,} "
+        "B that the driver keeps for itself"
     )
 
 
@@ -246,7 +215,7 @@ def _unused_line(draft: Draft, num_bytes: int, blocks: int) -> LedgerLine:
 
 
 def _warnings(draft: Draft) -> tuple[str, ...]:
-    if draft.model.traits.skipped_prefix:
+    if draft.vllm is None and draft.model.traits.skipped_prefix:
         return (
             "this version answers about text only: the vision tower is neither loaded nor planned",
         )

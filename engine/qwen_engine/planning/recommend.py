@@ -5,8 +5,8 @@ from __future__ import annotations
 from qwen_engine.planning import choices
 from qwen_engine.planning.demands import Demands
 from qwen_engine.planning.device import cpu_device
-from qwen_engine.planning.fit import Draft, fixed_bytes
-from qwen_engine.planning.ledger import StepSize, block_bytes, blocks_for
+from qwen_engine.planning.draft import Draft
+from qwen_engine.planning.ledger import StepSize, blocks_for
 from qwen_engine.planning.quantities import GIB, ceil_div
 from qwen_engine.planning.shape import ModelShape
 
@@ -33,5 +33,5 @@ def recommend_cpu_memory(model: ModelShape, demands: Demands) -> int:
     )
     blocks = _FULL_LENGTH_REQUESTS * blocks_for(draft.step.max_model_len, draft.block_size)
     blocks = max(blocks, demands.num_gpu_blocks_override or 0)
-    needed = fixed_bytes(draft) + blocks * block_bytes(model, draft.dtype, draft.block_size)
+    needed = draft.fixed_bytes() + blocks * draft.block_bytes
     return ceil_div(int(needed / draft.utilization) + 1, GIB) * GIB

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from qwen_engine.planning.architectures import ARCHITECTURES, Architecture, runnable
 from qwen_engine.planning.errors import InvalidConfigError, UnsupportedModelError
+from qwen_engine.planning.quantized import Quantization, parse_quantization
+from qwen_engine.planning.tower import TowerFacts, parse_tower
 
 DTypeName = Literal["float32", "bfloat16", "float16"]
 BYTES_PER_ELEMENT: Mapping[DTypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -20,41 +23,26 @@ INT8_SCALE_BYTES = 4  # of each row of a matrix in int8
 KV_SCALE_BYTES = 2  # of each token's head in an 8-bit KV cache
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What an architecture's name fixes beyond its config."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of experts, in place of one MLP."""
 
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    has_output_bias: bool = True  # if attention_bias is set
-    has_mlp_bias: bool = False  # if mlp_bias is set
-    default_head_dim: int | None = None  # instead of hidden size / heads
-    prefix: str = "model."  # of the text decoder's names in a checkpoint
-    skipped_prefix: str | None = None  # of a vision tower, which this version does not load
-
-
-ARCHITECTURES = {
-    "Qwen3ForCausalLM": Architecture(qk_norm=True, default_head_dim=128),
-    "Qwen2ForCausalLM": Architecture(qkv_bias=True, has_output_bias=False),
-    "LlamaForCausalLM": Architecture(has_mlp_bias=True),
-    "Qwen3VLForConditionalGeneration": Architecture(
-        qk_norm=True,
-        default_head_dim=128,
-        prefix="model.language_model.",
-        skipped_prefix="model.visual.",
-    ),
-}
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A dense decoder's dimensions.
+    """A decoder's dimensions, and what comes with it.
 
     Attributes:
         head_dim: independent of hidden_size / num_heads.
         max_len: tokens the positions are good for; YaRN stretches them beyond those trained.
         int8_weights: the engine makes the matrices of all products int8 while it loads them.
         kv_cache_dtype: how the engine keeps keys and values, as demanded; auto: in its own type.
+        dense_layers: layers without experts in a model that has them.
+        tower: the vision tower, if the checkpoint has one.
     """
 
     model_id: str
@@ -75,6 +63,11 @@ class ModelShape:
     dtype: DTypeName  # the checkpoint's
     int8_weights: bool = False
     kv_cache_dtype: KVCacheDType = "auto"
+    experts: Experts | None = None
+    dense_layers: frozenset[int] = frozenset()
+    tower: TowerFacts | None = None
+    quantization: Quantization | None = None
+    checkpoint_bytes: int | None = None  # of the decoder's tensors, where the files are at hand
 
     @property
     def traits(self) -> Architecture:
@@ -105,16 +98,15 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return text
 
 
-def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
-    """Read a Hugging Face config.json.
+def read_model_facts(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
+    """Read the config.json of any model that can be planned, for our engine or for vLLM.
 
     Raises:
-        UnsupportedModelError: architecture, quantisation or feature this version cannot run.
+        UnsupportedModelError: an architecture or quantisation without known sizes.
         InvalidConfigError: a field is missing or cannot be right.
     """
-    architecture = _architecture(config, model_id)
+    architecture = architecture_name(config, model_id)
     traits, text = ARCHITECTURES[architecture], text_config(config)
-    _refuse_unsupported(config, text, model_id)
     hidden, heads = positive_int(text, "hidden_size"), positive_int(text, "num_attention_heads")
     kv_heads = positive_int(text, "num_key_value_heads", heads)
     if heads % kv_heads:
@@ -123,6 +115,8 @@ def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShap
         )
     attention_bias = bool(text.get("attention_bias", False))
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
+    experts = _experts(text)
+    quantization = config.get("quantization_config") or text.get("quantization_config")
     return ModelShape(
         model_id=model_id,
         architecture=architecture,
@@ -140,6 +134,10 @@ def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShap
         output_bias=traits.has_output_bias and attention_bias,
         mlp_bias=traits.has_mlp_bias and bool(text.get("mlp_bias", False)),
         dtype=_dtype(config, text),
+        experts=experts,
+        dense_layers=_dense_layers(text) if experts else frozenset(),
+        tower=parse_tower(traits.tower, config, hidden) if traits.tower else None,
+        quantization=parse_quantization(quantization),
     )
 
 
@@ -174,58 +172,37 @@ def merged_rope(text: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _architecture(config: Mapping[str, Any], model_id: str) -> str:
+def architecture_name(config: Mapping[str, Any], model_id: str) -> str:
+    """Return the architecture, if it is one that can be planned."""
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise InvalidConfigError("architectures", names, "must be a list with one name")
     if names[0] not in ARCHITECTURES:
         raise UnsupportedModelError(
-            f"model {model_id!r} is a {names[0]}; this version runs {', '.join(ARCHITECTURES)}"
+            f"model {model_id!r} is a {names[0]}; this version runs {', '.join(runnable())} and "
+            f"plans also {', '.join(name for name in ARCHITECTURES if name not in runnable())}"
         )
     return names[0]
 
 
-def _refuse_unsupported(config: Mapping[str, Any], text: Mapping[str, Any], model_id: str) -> None:
-    quantization = config.get("quantization_config") or text.get("quantization_config")
-    if quantization and not is_block_fp8(quantization):
-        is_object = isinstance(quantization, Mapping)
-        method = quantization.get("quant_method", "unnamed") if is_object else quantization
-        raise UnsupportedModelError(
-            f"model {model_id!r} is quantised (quantization_config: {method}); this version runs "
-            "16- and 32-bit checkpoints and FP8 in blocks of 128 × 128: use one of those (with "
-            "--quantization int8 for 8-bit weights)"
-        )
-    if text.get("hidden_act", "silu") != "silu":
-        raise UnsupportedModelError(
-            f"model {model_id!r} has hidden_act={text['hidden_act']!r}; only 'silu' is supported"
-        )
-    if _has_sliding_window(text):
-        raise UnsupportedModelError(
-            f"model {model_id!r} has sliding-window attention, which is not supported: if the "
-            "window is as long as the context you serve, set use_sliding_window to false (and "
-            "layer_types to full_attention)"
-        )
-    if text.get("pretraining_tp", 1) not in (None, 1):
-        raise UnsupportedModelError("pretraining_tp other than 1 is not supported")
-
-
-def is_block_fp8(quantization: object) -> bool:
-    """Say whether a quantization_config means e4m3 with scales of 128 × 128, as Qwen publishes."""
-    return (
-        isinstance(quantization, Mapping)
-        and quantization.get("quant_method") == "fp8"
-        and quantization.get("fmt", "e4m3") == "e4m3"
-        and quantization.get("weight_block_size") == [128, 128]
+def _experts(text: Mapping[str, Any]) -> Experts | None:
+    if not (text.get("num_experts") or text.get("num_local_experts")):
+        return None
+    field = "num_experts" if text.get("num_experts") else "num_local_experts"
+    return Experts(
+        num_experts=positive_int(text, field),
+        experts_per_token=positive_int(text, "num_experts_per_tok", 8),
+        intermediate_size=positive_int(text, "moe_intermediate_size"),
     )
 
 
-def _has_sliding_window(text: Mapping[str, Any]) -> bool:
-    if text.get("layer_types") is not None:
-        return "sliding_attention" in text["layer_types"]
-    if not (text.get("use_sliding_window") and text.get("sliding_window")):
-        return False
-    # Only layers from max_window_layers on have the window (transformers, configuration_qwen3.py).
-    return positive_int(text, "max_window_layers", 28) < positive_int(text, "num_hidden_layers")
+def _dense_layers(text: Mapping[str, Any]) -> frozenset[int]:
+    """Return the layers without experts (transformers, modeling_qwen3_moe.py)."""
+    step, listed = text.get("decoder_sparse_step") or 1, text.get("mlp_only_layers") or []
+    if step == 1:
+        return frozenset(listed)
+    layers = range(positive_int(text, "num_hidden_layers"))
+    return frozenset(listed) | {layer for layer in layers if (layer + 1) % step}
 
 
 def _head_dim(text: Mapping[str, Any], default: int) -> int:

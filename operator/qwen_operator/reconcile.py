@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qwen_operator import resources
-from qwen_operator.decision import Decision, Planned, Refusal, decide
-from qwen_operator.devices import NodeFacts
+from qwen_operator.decision import Decision, Refusal, decide
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.events import Notice, notices
+from qwen_operator.node_facts import NodeFacts
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec
+from qwen_operator.spec_plan import Planned
 from qwen_operator.status import Reading, Sight, build_status, patience_seconds
 
 Json = Mapping[str, Any]

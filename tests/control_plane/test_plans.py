@@ -82,7 +82,7 @@ def test_without_a_gpu_it_waits_and_starts_when_a_labelled_node_comes(
     assert qwen.status("chat")["plan"]["device"]["product"] == "NVIDIA-Z9"
 
 
-def test_of_two_products_the_larger_is_taken_and_said(
+def test_of_two_products_the_smaller_that_fits_is_taken_and_both_plans_are_shown(
     qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory
 ) -> None:
     kwok_nodes("l4-0", labels=L4_LABELS, allocatable=GPU)
@@ -90,8 +90,13 @@ def test_of_two_products_the_larger_is_taken_and_said(
     kwok_nodes("l40s-0", labels=labels, allocatable=GPU)
     qwen.apply("chat", **QWEN3_8B)
     message = qwen.wait_for("chat", "Planned", "PlanFits")["message"]
-    assert qwen.status("chat")["plan"]["device"]["product"] == "NVIDIA-L40S"
-    assert "spec.gpu.product chooses another: NVIDIA-L4" in message
+    plan = qwen.status("chat")["plan"]
+    assert plan["device"]["product"] == "NVIDIA-L4"
+    assert [(p["product"], p["chosen"]) for p in plan["pools"]] == [
+        ("NVIDIA-L4", True),
+        ("NVIDIA-L40S", False),
+    ]
+    assert "spec.gpu.product chooses another: NVIDIA-L40S" in message
 
 
 def test_no_room_is_told_in_the_schedulers_words(

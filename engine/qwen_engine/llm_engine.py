@@ -25,6 +25,7 @@ from qwen_engine.errors import (
     PromptTooLongError,
 )
 from qwen_engine.loader import LoadProgress
+from qwen_engine.memory import MemoryMeasured
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.preemption import NO_COSTS, RECOMPUTE, PreemptionCosts, PreemptionPolicy
 from qwen_engine.scheduler import Scheduler
@@ -37,7 +38,7 @@ from qwen_engine.sequence import (
     Sequence,
     TokenLogprobs,
 )
-from qwen_engine.worker import GemmReport, MemoryMeasured, Worker
+from qwen_engine.worker import GemmReport, Worker
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class LLMEngine:
 
     @property
     def measured(self) -> MemoryMeasured:
-        """Bytes taken now; CPU and CUDA figures as `MemoryMeasured` says."""
+        """Bytes taken, as `MemoryMeasured` says."""
         return self._executor.measure()
 
     @property

@@ -16,8 +16,13 @@ from typing import Any
 
 import yaml
 
-from qwen_engine.planning import Device, UnknownGpuError, gpu_from_labels, gpu_from_spec
-from qwen_engine.planning.device import gpu_products
+from qwen_engine.planning import (
+    Device,
+    UnknownGpuError,
+    gpu_from_labels,
+    gpu_from_spec,
+    gpu_products,
+)
 from qwen_engine.planning.quantities import MIB
 from qwen_operator.node_facts import (
     ACCELERATOR_LABEL,

@@ -49,7 +49,9 @@ def fixed_bytes(draft: Draft) -> int:
     """Return everything but the KV cache."""
     weights = weight_bytes(draft.model, draft.dtype)
     activations = activation_bytes(draft.model, draft.dtype, draft.step)
-    return runtime_line(draft.device).num_bytes + weights + activations + draft.swap_bytes
+    return (
+        runtime_line(draft.device, draft.model).num_bytes + weights + activations + draft.swap_bytes
+    )
 
 
 def kv_budget_bytes(draft: Draft) -> int:

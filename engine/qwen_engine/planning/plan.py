@@ -204,7 +204,7 @@ def _plan(draft: Draft, demands: Demands, settings: tuple[Setting, ...], swap: S
     blocks = num_blocks(draft)
     each = block_bytes(draft.model, draft.dtype, draft.block_size)
     lines = [
-        runtime_line(draft.device),
+        runtime_line(draft.device, draft.model),
         weights_line(draft.model, draft.dtype),
         activations_line(draft.model, draft.dtype, draft.step),
         kv_line(draft.model, draft.dtype, block_size=draft.block_size, num_blocks=blocks),

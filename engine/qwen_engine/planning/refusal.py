@@ -39,12 +39,12 @@ def _figures(draft: Draft, largest: int) -> str:
     each = block_bytes(draft.model, draft.dtype, draft.block_size)
     weights = weight_bytes(draft.model, draft.dtype)
     fixed = fixed_bytes(draft)
-    other = fixed - weights - runtime_line(draft.device).num_bytes
+    other = fixed - weights - runtime_line(draft.device, draft.model).num_bytes
     blocks = needed if override is None else override
     return (
         f"{draft.model.model_id} does not fit on {draft.device.product} for {length:,} tokens: "
         f"weights {format_bytes(weights)} + runtime "
-        f"{format_bytes(runtime_line(draft.device).num_bytes)} + activations "
+        f"{format_bytes(runtime_line(draft.device, draft.model).num_bytes)} + activations "
         f"{format_bytes(other)} + {blocks:,} KV blocks of {format_bytes(each)} = "
         f"{format_bytes(fixed + blocks * each)}, but {draft.utilization:g} × "
         f"{format_bytes(draft.device.memory_bytes)} = {format_bytes(budget_bytes(draft))}"

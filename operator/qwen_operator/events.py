@@ -39,6 +39,9 @@ def notices(old: Sequence[Json], new: Sequence[Json]) -> list[Notice]:
     available = turned.get("Available")
     if available and available["status"] == "True":
         found.append(_notice(available, is_warning=False))
+    accurate = turned.get("PlanAccurate")
+    if accurate and accurate["status"] == "False":
+        found.append(_notice(accurate, is_warning=True))
     return found
 
 

@@ -264,7 +264,13 @@ def test_the_time_of_a_condition_moves_only_when_it_flips() -> None:
     serving = rolled_out(observed, ready=1)
     ready = look({**about, "status": dict(loading.status)}, serving, now=LATER)
     times = {c["type"]: c["lastTransitionTime"] for c in ready.status["conditions"]}
-    assert times == {"Planned": NOW, "Available": LATER, "Progressing": LATER, "Degraded": NOW}
+    assert times == {
+        "Planned": NOW,
+        "Available": LATER,
+        "Progressing": LATER,
+        "Degraded": NOW,
+        "PlanAccurate": NOW,
+    }
 
 
 def test_pods_on_their_way_out_say_nothing() -> None:

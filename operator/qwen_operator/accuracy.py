@@ -60,7 +60,7 @@ class Accuracy:
 
     @property
     def is_accurate(self) -> bool:
-        """Whether whole and lines are off by at most 10 % of the whole, counted lines of themselves."""
+        """Whether all is within 10 % of the whole, and counted lines within 10 % of themselves."""
         off = abs(sum(line.excess for line in self.lines)), abs(self.worst.excess)
         return max(off) <= TOLERANCE * self.planned and all(
             abs(line.excess) <= TOLERANCE * line.planned

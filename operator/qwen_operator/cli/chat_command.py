@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from qwen_operator import names
 from qwen_operator.cli.kubectl import Api, EngineError, Kubectl, proxy_path
 from qwen_operator.cli.status_command import fetch
 
@@ -43,7 +44,8 @@ def run(arguments: argparse.Namespace, kubectl: Kubectl) -> int:
     resource = fetch(arguments, kubectl)
     model = resource["spec"]["model"]["id"]
     metadata = resource["metadata"]
-    path = proxy_path("services", metadata["namespace"], metadata["name"], "/v1/chat/completions")
+    target = f"{metadata['name']}:{names.PORT_NAME}"
+    path = proxy_path("services", metadata["namespace"], target, "/v1/chat/completions")
     history = [{"role": "system", "content": arguments.system}] if arguments.system else []
     with kubectl.api() as api:
         for message in _messages(arguments, model):

@@ -131,10 +131,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def proxy_path(kind: str, namespace: str, name: str, path: str) -> str:
-    """Return the API server's path to a port named http of a pod or a service."""
-    port = "8000" if kind == "pods" else "http"  # pods are addressed by number only
-    return f"/api/v1/namespaces/{namespace}/{kind}/{name}:{port}/proxy{path}"
+def proxy_path(kind: str, namespace: str, target: str, path: str) -> str:
+    """Return the API server's way to NAME:PORT of a pod or a service."""
+    return f"/api/v1/namespaces/{namespace}/{kind}/{target}/proxy{path}"
 
 
 def cluster_flags(*, context: str | None, kubeconfig: str | None) -> tuple[str, ...]:

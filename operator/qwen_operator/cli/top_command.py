@@ -83,13 +83,22 @@ def _ask(pod: Json, facts: PodFacts, api: Api) -> dict[str, Any]:
         why = facts.problem.message if facts.problem else "not ready"
         return {**row, "message": why}
     try:
-        stats = api.get(proxy_path("pods", metadata["namespace"], facts.name, "/stats"))
+        target = f"{facts.name}:{_port(pod)}"
+        stats = api.get(proxy_path("pods", metadata["namespace"], target, "/stats"))
         blocks = {key: int(stats[f"num_{key}_gpu_blocks"]) for key in _COUNTS}
         swap = {key: int(stats[f"num_{key}_cpu_blocks"]) for key in ("used", "total")}
         queue = {key: int(stats[f"num_requests_{key}"]) for key in _QUEUE}
     except (EngineError, KeyError, TypeError, ValueError) as error:
         return {**row, "message": f"does not answer: {error}"}
     return {**row, "blocks": blocks, "swap": swap, "requests": queue}
+
+
+def _port(pod: Json) -> int:
+    """Return the number of the port named http: the API server knows pods' ports by number only."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    ports = [port for container in containers for port in container.get("ports") or ()]
+    named = [port["containerPort"] for port in ports if port.get("name") == names.PORT_NAME]
+    return int(named[0]) if named else names.ENGINE_PORT
 
 
 def _text(rows: Sequence[Json], arguments: argparse.Namespace) -> str:

@@ -45,6 +45,13 @@ def notices(old: Sequence[Json], new: Sequence[Json]) -> list[Notice]:
     return found
 
 
+def warnings(old: Json | None, new: Json | None) -> list[Notice]:
+    """Return the warnings of a plan that its predecessor did not have."""
+    before: Sequence[str] = (old or {}).get("warnings", ())
+    now: Sequence[str] = (new or {}).get("warnings", ())
+    return [Notice(True, "PlanWarning", w[:_LONGEST_MESSAGE]) for w in now if w not in before]
+
+
 def build_events(
     notes: Iterable[Notice], resource: Json, now: str, *, reporter: str
 ) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from qwen_operator.devices import Candidate, find_candidates
 from qwen_operator.errors import InvalidSpecError, NoGpuFitsError
 from qwen_operator.node_facts import NodeFacts
 from qwen_operator.spec import QwenDeploymentSpec
+from qwen_operator.spec_warnings import warn
 
 Json = Mapping[str, Any]
 Misfit = DoesNotFitError | InvalidDemandError
@@ -89,8 +90,10 @@ def plan_spec(spec: QwenDeploymentSpec, nodes: Sequence[NodeFacts]) -> Planned:
     attempts = [_attempt(spec, model, demands, candidate) for candidate in candidates]
     chosen = _choose(attempts, min(_GOOD_CONTEXT, demands.max_model_len or _GOOD_CONTEXT))
     assert isinstance(chosen.outcome, Plan), "only what fits is chosen"
-    plan = _to_json(chosen.outcome, (*chosen.candidate.warnings, *_several(attempts, chosen)))
+    warnings = warn(spec, model, gpus=chosen.candidate.gpus)
+    plan = _to_json(chosen.outcome, (*chosen.candidate.warnings, *warnings))
     if len(attempts) > 1:
+        plan["notes"] = [_several(attempts, chosen)]
         plan["pools"] = [_pool_json(attempt, chosen) for attempt in attempts]
     return Planned(plan, chosen.candidate.node_selector)
 
@@ -123,10 +126,8 @@ def _choose(attempts: Sequence[_Attempt], good_context: int) -> _Attempt:
     )
 
 
-def _several(attempts: Sequence[_Attempt], chosen: _Attempt) -> tuple[str, ...]:
+def _several(attempts: Sequence[_Attempt], chosen: _Attempt) -> str:
     """Say which kinds of GPU there are and why this one was taken."""
-    if len(attempts) == 1:
-        return ()
     others = [a for a in attempts if a is not chosen]
     is_first = chosen is next(a for a in attempts if a.context)
     why = "the smallest that the model fits on" if is_first else "smaller ones leave less context"
@@ -138,7 +139,7 @@ def _several(attempts: Sequence[_Attempt], chosen: _Attempt) -> tuple[str, ...]:
     ]
     parts += [f"spec.gpu.product chooses another: {', '.join(fitting)}"] if fitting else []
     parts += [f"too small: {', '.join(small)}"] if small else []
-    return (". ".join(parts),)
+    return ". ".join(parts)
 
 
 def _pool_json(attempt: _Attempt, chosen: _Attempt) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.cluster.kwok import NodeFactory
+from tests.cluster.polling import until
 from tests.control_plane.operator_process import OperatorProcess
-from tests.control_plane.qwen import CPU, L4_LABELS, Qwen
+from tests.control_plane.qwen import CPU, L4_LABELS, SECONDS, Qwen
 
 GPU = {"nvidia.com/gpu": "1"}
 QWEN3_8B = {"model": {"id": "Qwen/Qwen3-8B"}}
@@ -120,3 +121,19 @@ def test_what_the_api_server_refuses_of_the_pod_overlay_is_told(
     assert "nodeSelectorTerms" in message
     qwen.patch("chat", {"template": None})
     qwen.wait_for("chat", "Available", "Unschedulable")
+
+
+def test_what_is_worth_a_warning_shows_in_describe_and_as_an_event(
+    qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory
+) -> None:
+    kwok_nodes("l4-0", labels=L4_LABELS, allocatable=GPU)
+    qwen.apply("chat", **QWEN3_8B, engine={"overrides": {"gpuMemoryUtilization": 0.97}})
+    qwen.wait_for("chat", "Planned", "PlanFits")
+    until(
+        lambda: ("Warning", "PlanWarning") in qwen.events("chat"),
+        what="the event",
+        within_seconds=SECONDS,
+    )
+    described = " ".join(qwen.kubectl("describe", "qwen", "chat").split())
+    words = "spec.engine.overrides.gpuMemoryUtilization=0.97 leaves 3 % of the GPU"
+    assert described.count(words) >= 3  # the plan, the condition, the event

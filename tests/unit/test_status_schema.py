@@ -14,6 +14,7 @@ from qwen_operator.status import Reading
 from tests.unit.operator_states import gpu_spec, h100, l4, look, pod, resource, rolled_out, settle
 from tests.unit.operator_states import with_memory as remember
 
+WARNED = {"engine": {"overrides": {"gpuMemoryUtilization": 0.97}}}
 CRD = Path(__file__).parents[2] / "crds" / "qwendeployments.yaml"
 
 
@@ -34,7 +35,7 @@ def undeclared(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
 def everything() -> Outcome:
     """A status with all there can be: several pools, host memory, blocks and measurements."""
     nodes = (remember(l4(), 64), h100())
-    about, observed = settle(resource(gpu_spec()), Observed(nodes=nodes))
+    about, observed = settle(resource(gpu_spec(**WARNED)), Observed(nodes=nodes))
     observed = dataclasses.replace(
         rolled_out(observed, ready=1),
         pods=(pod("p0", ready=True),),
@@ -49,7 +50,7 @@ def test_the_crd_declares_every_field_of_status() -> None:
     [version] = yaml.safe_load(CRD.read_text("utf-8"))["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     status = everything().status
-    assert {"pools", "accuracy", "hostLedger", "warnings"} <= status["plan"].keys()
+    assert {"pools", "accuracy", "hostLedger", "notes", "warnings"} <= status["plan"].keys()
     assert list(undeclared(dict(status), schema, "status")) == []
     cpu = look(resource()).status
     assert list(undeclared(dict(cpu), schema, "status")) == []

@@ -54,7 +54,8 @@ def plan_lines(plan: Json) -> list[str]:
     ]
     if pools := plan.get("pools"):
         lines += ["", *pool_lines(pools)]
-    return lines + [f"note: {warning}" for warning in plan.get("warnings", ())]
+    lines += [f"note: {note}" for note in plan.get("notes", ())]
+    return lines + [f"warning: {warning}" for warning in plan.get("warnings", ())]
 
 
 def ledger_lines(plan: Json) -> list[str]:

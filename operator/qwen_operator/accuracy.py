@@ -108,7 +108,9 @@ def percent(line: Line | Accuracy) -> str:
     """Return by how much more was taken than planned, such as `-3.8 %`."""
     if line.planned == 0:
         return "not planned"
-    return f"{100 * (line.measured - line.planned) / line.planned:+.1f} %"
+    found = f"{100 * (line.measured - line.planned) / line.planned:+.1f} %"
+    is_unreached = isinstance(line, Line) and line.component == _PEAK and found.startswith("-")
+    return f"{found} so far" if is_unreached else found
 
 
 def _compare(plan: Json, pod: str, measured: Mapping[str, int]) -> Accuracy:

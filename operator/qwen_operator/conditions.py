@@ -65,7 +65,7 @@ def planned(plan: Json) -> Condition:
         f"({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, room "
         f"for {plan['concurrency']} requests of the full {plan['maxModelLen']:,} tokens"
     )
-    notes = "".join(f". {note}" for note in plan.get("notes", ()))
+    notes = "".join(f"; {note}" for note in plan.get("notes", ()))
     notes += "".join(f". Warning: {warning}" for warning in plan.get("warnings", ()))
     return Condition("Planned", True, "PlanFits", message + notes)
 

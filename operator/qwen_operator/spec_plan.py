@@ -134,12 +134,12 @@ def _several(attempts: Sequence[_Attempt], chosen: _Attempt) -> str:
     fitting = [f"{a.name} ({a.context:,} tokens)" for a in others if a.context]
     small = [a.name for a in others if not a.context]
     parts = [
-        f"nodes offer {len(attempts)} kinds of GPU; planned for {chosen.name} ({chosen.context:,} "
+        f"nodes offer {len(attempts)} kinds of GPU, planned for {chosen.name} ({chosen.context:,} "
         f"tokens of context): {why}"
     ]
     parts += [f"spec.gpu.product chooses another: {', '.join(fitting)}"] if fitting else []
     parts += [f"too small: {', '.join(small)}"] if small else []
-    return ". ".join(parts)
+    return "; ".join(parts)
 
 
 def _pool_json(attempt: _Attempt, chosen: _Attempt) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def test_the_lines_are_the_resident_set_and_the_metrics_say_the_same(
         for s in samples
         if s.name == "qwen_memory_bytes"
     }
-    assert {k: v for (k, kind), v in found.items() if kind == "measured"} == measured
+    told = {component: v for (component, kind), v in found.items() if kind == "measured"}
+    assert told == pytest.approx(measured, rel=0.01, abs=2**20)  # the peak may move in between
     assert {k for k, kind in found if kind == "planned"} == measured.keys() | PLANNED_ONLY
     resident = next(s.value for s in samples if s.name == "process_resident_memory_bytes")
     assert sum(measured.values()) == pytest.approx(resident, rel=0.05)

@@ -57,7 +57,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"model": {**MODEL, "uri": "pvc://a", "cache": {"persistentVolumeClaim": "x"}}},
         "spec.model.cache keeps downloads",
     ),
-    ({"model": MODEL, "gpu": {"count": "many"}}, "spec.gpu.count"),
+    ({"model": MODEL, "gpu": {"count": "many"}}, "spec.gpu.count"),  # K8-045
     ({"model": MODEL, "gpu": {"count": -1}}, "spec.gpu.count"),
     ({"model": MODEL, "gpu": {"count": 2}}, "spec.gpu.count must be 0 (CPU) or 1"),
     (

@@ -109,6 +109,7 @@ def test_without_a_memory_limit_a_cpu_deployment_gets_one_that_is_explained() ->
     [("8Gi", 8192), ("8G", 7629), ("8192Mi", 8192), ("8e9", 7629), ("8589934592000m", 8192)],
 )
 def test_memory_limits_are_read_with_the_whole_quantity_grammar(limit: str, mib: int) -> None:
+    """K8-047."""
     spec = {
         "model": {"id": "Qwen/Qwen3-0.6B"},
         "gpu": {"count": 0},

@@ -188,6 +188,7 @@ def unschedulable(message: str, since: str) -> Json:
 
 
 def test_a_pod_without_a_node_is_told_at_once_and_alarms_only_after_a_while() -> None:
+    """K8-031: the scheduler's own words."""
     about, observed = seen(unschedulable("no node fits.", since=NOW))
     early = look(about, observed, now="2026-01-01T00:00:05Z")
     assert condition(early, "Available")[:2] == ("False", "Unschedulable")

@@ -20,6 +20,7 @@ from qwen_engine.engine_stats import EngineStats, take_stats
 from qwen_engine.errors import ConfigError, DuplicateRequestError
 from qwen_engine.limits import check_request, max_request_tokens
 from qwen_engine.loader import LoadProgress
+from qwen_engine.memory import MemoryMeasured
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.preemption import NO_COSTS, RECOMPUTE, PreemptionCosts, PreemptionPolicy
 from qwen_engine.scheduler import Scheduler
@@ -32,7 +33,7 @@ from qwen_engine.sequence import (
     Sequence,
     TokenLogprobs,
 )
-from qwen_engine.worker import GemmReport, MemoryMeasured, Worker
+from qwen_engine.worker import GemmReport, Worker
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class LLMEngine:
 
     @property
     def measured(self) -> MemoryMeasured:
-        """Bytes taken now; CPU and CUDA figures as `MemoryMeasured` says."""
+        """Bytes taken, as `MemoryMeasured` says."""
         return self._executor.measure()
 
     @property

@@ -1,50 +1,50 @@
-"""Memory in huge pages is memory like any other."""
+"""Measured memory: its lines add up, and the peak of loading is not counted as work."""
 
 from __future__ import annotations
-
-import gc
 
 import pytest
 import torch
 
-from qwen_engine.layers import memory
+from qwen_engine import memory
+from qwen_engine.memory import MemoryMeasured, MemoryMeter
 
-CPU = torch.device("cpu")
-SHAPES = [(), (0, 4), (3, 5), (2**20 + 3,), (3, 2**19, 2)]
+MIB = 2**20
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
-def test_zeros_are_zero_and_of_the_shape_that_was_asked_for(
-    shape: tuple[int, ...], dtype: torch.dtype
+def test_on_a_cpu_the_lines_add_up_to_the_peak() -> None:
+    lines = MemoryMeasured(
+        weights_bytes=300, kv_cache_bytes=200, process_bytes=1000, swap_bytes=50, rest_bytes=900
+    ).lines()
+    assert lines == {
+        "runtime": 350, "weights": 300, "activations": 100, "kv-cache": 200, "swap": 50,
+    }  # fmt: skip
+    assert sum(lines.values()) == 1000
+
+
+def test_beside_a_gpu_swap_and_host_are_the_hosts() -> None:
+    lines = MemoryMeasured(
+        weights_bytes=300, kv_cache_bytes=200, process_bytes=1000, swap_bytes=50, rest_bytes=900,
+        host_bytes=700,
+    ).lines()  # fmt: skip
+    host = {"host-runtime": 650, "swap": 50}
+    assert lines == {
+        "runtime": 400, "weights": 300, "activations": 100, "kv-cache": 200, **host,
+    }  # fmt: skip
+
+
+def test_a_peak_before_the_meter_is_forgotten_and_one_after_it_is_kept() -> None:
+    torch.ones(96 * MIB // 4)  # touched, and gone at once
+    meter = MemoryMeter(torch.device("cpu"))
+    assert meter.peak_bytes < meter.rest_bytes + 48 * MIB
+    torch.ones(96 * MIB // 4)
+    assert meter.peak_bytes > meter.rest_bytes + 80 * MIB
+
+
+def test_without_the_kernels_word_on_peaks_what_is_seen_counts(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = memory.zeros(shape, dtype=dtype, device=CPU)
-    assert (tuple(made.shape), made.dtype) == (shape, dtype)
-    assert made.is_contiguous()
-    assert not made.any()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_written_is_read(shape: tuple[int, ...]) -> None:
-    made = memory.empty(shape, dtype=torch.int32, device=CPU)
-    expected = torch.arange(made.numel(), dtype=torch.int32).view(shape)
-    made.copy_(expected)
-    assert torch.equal(made, expected)
-
-
-def test_large_tensors_begin_on_a_huge_page() -> None:
-    made = memory.empty((2**22,), dtype=torch.int8, device=CPU)
-    assert made.data_ptr() % memory.HUGE_PAGE == 0
-
-
-def test_memory_lives_as_long_as_the_last_view_of_it() -> None:
-    made = memory.zeros((4, 2**20), dtype=torch.int32, device=CPU)
-    row = made[2].fill_(7)
-    del made
-    gc.collect()
-    assert (row == 7).all()
-
-
-def test_more_than_there_is_is_refused_with_torchs_own_error() -> None:
-    with pytest.raises(RuntimeError):
-        memory.zeros((2**50,), dtype=torch.float32, device=CPU)
+    monkeypatch.setattr(memory, "_restart_peak", lambda: False)
+    sizes = iter([100, 300, 200])
+    monkeypatch.setattr(memory, "_status", lambda key: next(sizes) if key == "VmRSS" else 10**9)
+    meter = MemoryMeter(torch.device("cpu"))
+    assert [meter.peak_bytes, meter.peak_bytes] == [300, 300]

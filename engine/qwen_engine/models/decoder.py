@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary, can_pack
-from qwen_engine.layers import int8, memory
+from qwen_engine.layers import int8, pages
 from qwen_engine.layers.attention import AttentionStep, store_kv
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.int8 import Target
@@ -178,7 +178,7 @@ class Decoder(nn.Module):
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
                 kind = dtype if parameter.is_floating_point() else parameter.dtype
-                tensor = memory.empty(parameter.shape, dtype=kind, device=device)
+                tensor = pages.empty(parameter.shape, dtype=kind, device=device)
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
         return model
 

@@ -7,13 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from qwen_engine.flags import (
-    Parser,
-    add_engine_flags,
-    add_model_argument,
-    engine_options,
-    token_count,
-)
+from qwen_engine.flag_values import token_count
+from qwen_engine.flags import Parser, add_engine_flags, add_model_argument, engine_options
 from qwen_engine.options import EngineOptions
 
 _EPILOG = """\

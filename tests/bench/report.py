@@ -11,7 +11,7 @@ from tests.bench.work import ROWS
 # (a prompt needs the head for its last row only).
 WEIGHT_BYTES = 2 * 596_049_920
 FLOPS_PER_ROW = 2 * 28 * 15_728_640
-FLOPS_PER_PAIR = 4 * 28 * 16 * 128  # of a query and a key that it sees: score, and share of the value
+FLOPS_PER_PAIR = 4 * 28 * 16 * 128  # a query and a key that it sees
 
 
 def render(result: dict[str, Any]) -> str:

@@ -108,13 +108,13 @@ class BlockManager:
         May be called when the step that fills them is scheduled: within a step every layer
         writes all K and V before any query reads them. Tables are never rewritten.
         """
-        if not self._enable_prefix_caching:
+        first, end = sequence.num_registered_blocks, num_tokens // self.block_size
+        if not self._enable_prefix_caching or end <= first:
             return
-        first = sequence.num_registered_blocks
         hashes = self._hashes(sequence, num_tokens)
-        for index in range(first, len(hashes)):
+        for index in range(first, end):
             self.pool.offer(self.pool.block(sequence.block_table[index]), hashes[index])
-        sequence.num_registered_blocks = max(first, len(hashes))
+        sequence.num_registered_blocks = end
 
     def free(self, sequence: Sequence) -> None:
         """Take all blocks from the sequence, of both pools, the last one first.

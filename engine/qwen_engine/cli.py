@@ -25,7 +25,7 @@ Serves Qwen3, Qwen2 and Llama models with paged attention, behind an OpenAI-comp
 commands:
   serve MODEL    load a model and answer on port 8000: API, metrics and a chat page
   plan MODEL     show every setting and every byte for a model on a GPU or CPU
-  bench MODEL    measure time to first token and tokens per second
+  bench MODEL    measure time to first token and tokens per second, also against transformers
 
 MODEL is a folder with config.json and *.safetensors, or a hub id such as Qwen/Qwen3-0.6B.
 `qwen-engine COMMAND --help` lists a command's flags; `qwen-engine --version` the version.
@@ -76,6 +76,10 @@ def _bench(words: Sequence[str]) -> int:
     if settings.url is None:
         _require_extras(parser)
     _set_up_logging("warning")
+    if settings.against is not None:
+        from qwen_engine.comparison.command import run_comparison
+
+        return run_comparison(settings, words)
     from qwen_engine.bench import run_bench
 
     return run_bench(settings)

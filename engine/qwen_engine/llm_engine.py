@@ -17,14 +17,10 @@ from qwen_engine.block_hash import hash_root
 from qwen_engine.block_manager import BlockManager
 from qwen_engine.config import EngineConfig
 from qwen_engine.engine_stats import EngineStats, take_stats
-from qwen_engine.errors import (
-    CannotEverFitError,
-    ConfigError,
-    DuplicateRequestError,
-    InvalidRequestError,
-    PromptTooLongError,
-)
+from qwen_engine.errors import ConfigError, DuplicateRequestError
+from qwen_engine.limits import check_request, max_request_tokens
 from qwen_engine.loader import LoadProgress
+from qwen_engine.memory import MemoryMeasured
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.preemption import NO_COSTS, RECOMPUTE, PreemptionCosts, PreemptionPolicy
 from qwen_engine.scheduler import Scheduler
@@ -37,7 +33,7 @@ from qwen_engine.sequence import (
     Sequence,
     TokenLogprobs,
 )
-from qwen_engine.worker import GemmReport, MemoryMeasured, Worker
+from qwen_engine.worker import GemmReport, Worker
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +119,7 @@ class LLMEngine:
 
     @property
     def measured(self) -> MemoryMeasured:
-        """Bytes taken now; CPU and CUDA figures as `MemoryMeasured` says."""
+        """Bytes taken, as `MemoryMeasured` says."""
         return self._executor.measure()
 
     @property
@@ -134,8 +130,7 @@ class LLMEngine:
     @property
     def max_request_tokens(self) -> int:
         """Prompt plus output that one request may have: the model length or the whole pool."""
-        capacity = self.config.num_gpu_blocks * self.config.block_size
-        return min(self.config.max_model_len, capacity)
+        return max_request_tokens(self.config)
 
     def add_request(
         self,
@@ -151,8 +146,8 @@ class LLMEngine:
         """
         if request_id in self._sequences:
             raise DuplicateRequestError(request_id)
-        self._check_prompt(prompt_token_ids, params)
-        self._check_biases(params)
+        vocab_size = self.model_config.vocab_size
+        check_request(prompt_token_ids, params, config=self.config, vocab_size=vocab_size)
         sequence = Sequence(
             request_id=request_id,
             token_ids=list(prompt_token_ids),
@@ -235,37 +230,6 @@ class LLMEngine:
             costs.seconds_per_token * 1e6,
         )
         return PreemptionPolicy(mode, costs)
-
-    def _check_prompt(self, prompt_token_ids: TokenIds[int], params: SamplingParams) -> None:
-        num_tokens = len(prompt_token_ids)
-        if num_tokens == 0:
-            raise InvalidRequestError("prompt", [], "must have at least one token")
-        vocab_size = self.model_config.vocab_size
-        if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= vocab_size:
-            wrong = next(t for t in prompt_token_ids if not 0 <= t < vocab_size)
-            raise InvalidRequestError("prompt", wrong, f"token ids are 0 to {vocab_size - 1}")
-        needed = num_tokens + min(1, params.max_tokens)
-        if needed > self.config.max_model_len:
-            raise PromptTooLongError(
-                num_prompt_tokens=num_tokens,
-                max_tokens=params.max_tokens,
-                max_model_len=self.config.max_model_len,
-            )
-        if needed > self.max_request_tokens:
-            size = self.config.block_size
-            raise CannotEverFitError(
-                num_tokens=needed,
-                needed=-(-needed // size),
-                total=self.config.num_gpu_blocks,
-                block_size=size,
-            )
-
-    def _check_biases(self, params: SamplingParams) -> None:
-        vocab_size = self.model_config.vocab_size
-        for token_id, _ in params.logit_bias:
-            if token_id >= vocab_size:
-                why = f"token ids are 0 to {vocab_size - 1}"
-                raise InvalidRequestError("logit_bias", token_id, why)
 
     def _append(self, sequence: Sequence, token_id: int) -> StepOutput:
         is_first = sequence.num_output_tokens == 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -25,6 +26,8 @@ from qwen_engine.layers.fp8_blocks import BLOCK_SIZE, SCALE_SUFFIX, scales_shape
 from qwen_engine.layers.int8 import Target
 
 INDEX_NAME = "model.safetensors.index.json"
+# Linux 5.14: map what is cached at once. One page at a time, faults took half of the load.
+_MADV_POPULATE_READ = 22
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's own limit
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -87,7 +90,10 @@ class SafetensorsFile:
         """
         entry = self.entries[name]
         count = prod(entry.shape)
+        first_page = entry.start // mmap.PAGESIZE * mmap.PAGESIZE
+        length = entry.start + entry.num_bytes - first_page
         if count:
+            self._advise(_MADV_POPULATE_READ, first_page, length)
             source = torch.frombuffer(
                 self._map, dtype=_ALL_DTYPES[entry.dtype], count=count, offset=entry.start
             ).view(entry.shape)
@@ -96,10 +102,12 @@ class SafetensorsFile:
             else:
                 widen_blocks(source, scales, target)
             del source  # the mapping cannot be closed while it is seen
-        first_page = entry.start // mmap.PAGESIZE * mmap.PAGESIZE
-        length = entry.start + entry.num_bytes - first_page
-        if length and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED, first_page, length)
+        if count:
+            self._advise(mmap.MADV_DONTNEED, first_page, length)
+
+    def _advise(self, advice: int, start: int, length: int) -> None:
+        with suppress(OSError):  # a system that does not know it does without
+            self._map.madvise(advice, start, length)
 
     def _read_header(self) -> dict[str, TensorEntry]:
         size = len(self._map)

@@ -14,7 +14,9 @@ throwing away each other's work. Where nothing runs neither is asked.
 Why nothing starves: the running list is in order of rank and its end is preempted first, so its
 head is never preempted by another. No sequence may grow beyond the whole pool, so the head always
 advances, finishes, and then another is the head. No new sequence passes a swapped one, and how
-many later arrivals pass a waiting one is bounded (MAX_OVERTAKERS).
+many later arrivals pass a waiting one is bounded (MAX_OVERTAKERS; for a fork, beside those that
+are admitted while its parent's prompt is computed). One passed that often is ahead of all that
+were not, so later arrivals can no longer preempt it either, and it comes to be the head.
 """
 
 from __future__ import annotations
@@ -193,6 +195,8 @@ class Scheduler:
             if not self._place(sequence):
                 break
             queue.pop_head()
+            if queue is self.waiting:
+                self._count_overtaken_forks(sequence)
             sequence.status = SequenceStatus.RUNNING
             sequence.step_of_admission = self._num_steps
             insort(self.running, sequence, key=rank_of)
@@ -200,6 +204,11 @@ class Scheduler:
             entries.append(self._entry(sequence, num_tokens))
             budget -= num_tokens
         return budget
+
+    def _count_overtaken_forks(self, admitted: Sequence) -> None:
+        """Note that those who wait for their parent's prompt are overtaken like any other."""
+        for fork in self.held:
+            fork.num_overtakers += fork.arrival < admitted.arrival
 
     def _place(self, sequence: Sequence) -> bool:
         """Give a sequence blocks for all its tokens; change nothing and say no if it must wait."""

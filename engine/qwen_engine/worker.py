@@ -10,7 +10,7 @@ import math
 import os
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +20,13 @@ from qwen_engine.batch import build_model_input
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ConfigError
 from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.layers import pages
 from qwen_engine.layers.attention import build_backend, eight_bit
 from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.layers.int8_gemm import choose_int8_gemm
 from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
+from qwen_engine.memory import MemoryMeasured, MemoryMeter
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import Decoder, KVCache
 from qwen_engine.preemption import PreemptionCosts
@@ -37,16 +39,6 @@ from qwen_engine.swap_space import SwapSpace
 _SCORED_ROWS = 32
 
 GemmReport = dict[str, dict[str, str | int]]
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryMeasured:
-    """Bytes really taken."""
-
-    weights_bytes: int
-    kv_cache_bytes: int
-    process_bytes: int  # CPU: resident set; CUDA: the allocator's peak
-    swap_bytes: int = 0  # of host memory
 
 
 class Worker:
@@ -89,6 +81,7 @@ class Worker:
             seed=config.seed, eos_token_ids=model_config.eos_token_ids, device=self._device
         )
         self._warm_up()
+        self._memory = MemoryMeter(self._device)
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[int]:
@@ -129,11 +122,18 @@ class Worker:
             found += score_tokens(logits, targets, [num_tops] * len(targets))
 
     def measure(self) -> MemoryMeasured:
-        """Say what the tensors and the process take now."""
+        """Say what the tensors take, and what the process took at its peak."""
         weights = sum(p.nbytes for p in self._model.parameters())
         caches = sum(part.nbytes for cache in self._caches for part in cache)
-        process, swap = _process_bytes(self._device), self._swap_space.num_bytes
-        return MemoryMeasured(weights, caches, process, swap)
+        meter = self._memory
+        return MemoryMeasured(
+            weights_bytes=weights,
+            kv_cache_bytes=caches,
+            process_bytes=meter.peak_bytes,
+            swap_bytes=self._swap_space.num_bytes,
+            rest_bytes=meter.rest_bytes,
+            host_bytes=meter.host_bytes,
+        )
 
     def measure_preemption(self) -> PreemptionCosts:
         """Time what swapping and recomputing take; only before anything else was executed."""
@@ -188,7 +188,7 @@ class Worker:
         shape, dtype = kv_block(config, model_config)
         # Zeros, not whatever was there: padding is read before it is masked, and 0 × NaN is NaN.
         new_part = partial(
-            torch.zeros, (config.num_gpu_blocks, *shape), dtype=dtype, device=self._device
+            pages.zeros, (config.num_gpu_blocks, *shape), dtype=dtype, device=self._device
         )
         try:
             return [(new_part(), new_part()) for _ in range(model_config.num_layers)]
@@ -243,12 +243,3 @@ def read_cpu_limit(cgroup: Path) -> float | None:
         return None if quota in ("max", "-1") else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None  # no cgroup file system, or one that we do not know
-
-
-def _process_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    statm = Path("/proc/self/statm")  # Linux only: elsewhere there is nothing to say
-    if not statm.exists():
-        return 0
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

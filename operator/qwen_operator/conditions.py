@@ -1,4 +1,4 @@
-"""The four conditions of a QwenDeployment, each a typed True/False with a reason and a sentence.
+"""The conditions of a QwenDeployment, each True, False or Unknown with a reason and a sentence.
 
 Called by `status`; pure. A condition's lastTransitionTime moves only when its status flips, so that
 writing a status never causes the next write (case K8-041).
@@ -10,18 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qwen_engine.planning import format_bytes
+from qwen_operator.accuracy import Accuracy, percent
 from qwen_operator.decision import Refusal
 from qwen_operator.pods import PodFacts, Problem
 
 Json = Mapping[str, Any]
+_STATES = {True: "True", False: "False", None: "Unknown"}
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, without its times."""
+    """One condition, without its times; a status of None is Unknown."""
 
     type: str
-    status: bool
+    status: bool | None
     reason: str
     message: str
 
@@ -62,7 +65,8 @@ def planned(plan: Json) -> Condition:
         f"({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, room "
         f"for {plan['concurrency']} requests of the full {plan['maxModelLen']:,} tokens"
     )
-    notes = "".join(f". Note: {warning}" for warning in plan.get("warnings", ()))
+    notes = "".join(f"; {note}" for note in plan.get("notes", ()))
+    notes += "".join(f". Warning: {warning}" for warning in plan.get("warnings", ()))
     return Condition("Planned", True, "PlanFits", message + notes)
 
 
@@ -109,6 +113,23 @@ def degraded(trouble: Problem | None) -> Condition:
     return Condition("Degraded", True, trouble.reason, trouble.message)
 
 
+def accurate(accuracy: Accuracy | None) -> Condition:
+    """Return PlanAccurate: whether an engine took what was planned, and which line is off."""
+    if accuracy is None:
+        message = "no engine of this plan has told yet what it took"
+        return Condition("PlanAccurate", None, "NotMeasured", message)
+    worst = accuracy.worst
+    message = (
+        f"pod {accuracy.pod} took {format_bytes(accuracy.measured)} at its peak, planned were "
+        f"{format_bytes(accuracy.planned)} ({percent(accuracy)}); the line that is off the most is "
+        f"{worst.component}: {format_bytes(worst.measured)} instead of "
+        f"{format_bytes(worst.planned)} ({percent(worst)})"
+    )
+    if accuracy.is_accurate:
+        return Condition("PlanAccurate", True, "WithinTolerance", message)
+    return Condition("PlanAccurate", False, "PlanInaccurate", message)
+
+
 def merge(
     conditions: Iterable[Condition], old: Sequence[Json], *, generation: int, now: str
 ) -> list[dict[str, Any]]:
@@ -116,7 +137,7 @@ def merge(
     before = {condition["type"]: condition for condition in old}
     merged = []
     for condition in conditions:
-        state = "True" if condition.status else "False"
+        state = _STATES[condition.status]
         known = before.get(condition.type, {})
         flipped = known.get("status") != state
         merged.append({

@@ -6,6 +6,7 @@ into a retry.
     OperatorError
     ├── SettingsError          the operator's own flags or environment
     ├── InvalidSpecError       a QwenDeployment that cannot be meant, with field and way out
+    ├── NoGpuFitsError         several kinds of GPU, and the model fits on none
     └── ApiError               the Kubernetes API said no
         ├── UnavailableError   … because it is not there or busy: try again
         └── RefusedError       … because of what was asked: trying again changes nothing
@@ -28,6 +29,10 @@ class InvalidSpecError(OperatorError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
+
+
+class NoGpuFitsError(OperatorError):
+    """The model fits on no kind of GPU in the cluster; the message has the figures of each."""
 
 
 class ApiError(OperatorError):

@@ -39,7 +39,17 @@ def notices(old: Sequence[Json], new: Sequence[Json]) -> list[Notice]:
     available = turned.get("Available")
     if available and available["status"] == "True":
         found.append(_notice(available, is_warning=False))
+    accurate = turned.get("PlanAccurate")
+    if accurate and accurate["status"] == "False":
+        found.append(_notice(accurate, is_warning=True))
     return found
+
+
+def warnings(old: Json | None, new: Json | None) -> list[Notice]:
+    """Return the warnings of a plan that its predecessor did not have."""
+    before: Sequence[str] = (old or {}).get("warnings", ())
+    now: Sequence[str] = (new or {}).get("warnings", ())
+    return [Notice(True, "PlanWarning", w[:_LONGEST_MESSAGE]) for w in now if w not in before]
 
 
 def build_events(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qwen_operator.cluster import NODE, Cluster
-from qwen_operator.devices import NodeFacts, parse_node
 from qwen_operator.errors import RefusedError
+from qwen_operator.node_facts import NodeFacts, parse_node
 
 _RELIST_SECONDS = 600.0
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from qwen_operator import names
-from qwen_operator.decision import Planned
 from qwen_operator.pod_resources import build_resources
 from qwen_operator.spec import ModelSpec, QwenDeploymentSpec
+from qwen_operator.spec_plan import Planned
 
 Json = Mapping[str, Any]
 _USER = 65532  # "nonroot", as in distroless images

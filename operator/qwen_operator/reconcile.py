@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qwen_operator import resources
-from qwen_operator.decision import Decision, Planned, Refusal, decide
-from qwen_operator.devices import NodeFacts
+from qwen_operator.decision import Decision, Refusal, decide
 from qwen_operator.errors import InvalidSpecError
-from qwen_operator.events import Notice, notices
+from qwen_operator.events import Notice, notices, warnings
+from qwen_operator.node_facts import NodeFacts
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec
+from qwen_operator.spec_plan import Planned
 from qwen_operator.status import Reading, Sight, build_status, patience_seconds
 
 Json = Mapping[str, Any]
@@ -94,7 +95,9 @@ def with_failure(outcome: Outcome, message: str, now: str) -> Outcome:
 
 def news(outcome: Outcome) -> list[Notice]:
     """Return what to tell in events once the status is written."""
-    return notices(outcome.sight.old.get("conditions", ()), outcome.status["conditions"])
+    old, new = outcome.sight.old, outcome.status
+    found = notices(old.get("conditions", ()), new["conditions"])
+    return [*found, *warnings(old.get("plan"), new.get("plan"))]
 
 
 def _judge(

@@ -1,4 +1,4 @@
-"""Asking the engines: free blocks from /stats, and from /ready how far a start is.
+"""Asking the engines: blocks and memory from /stats, and from /ready how far a start is.
 
 Called by `readings`. Goes to the pod's address, not through the API server's proxy, which would
 need the right to reach into every pod. What comes back is checked: it is another program's word.
@@ -19,6 +19,7 @@ from qwen_operator.status import Reading
 
 _TIMEOUT = aiohttp.ClientTimeout(total=2)
 _LARGEST_ANSWER = 2**20  # bytes
+_MOST_COMPONENTS, _LONGEST_NAME = 32, 64
 _STAGES = ("starting", "downloading", "loading")
 _BLOCKS = {state: f"num_{state}_gpu_blocks" for state in ("total", "free", "used", "cached")}
 
@@ -38,7 +39,9 @@ def parse_stats(stats: object) -> Reading | None:
         return None
     found = {state: _count(stats.get(key)) for state, key in _BLOCKS.items()}
     blocks = {state: value for state, value in found.items() if value is not None}
-    return Reading(blocks=blocks) if len(blocks) == len(_BLOCKS) else None
+    if len(blocks) != len(_BLOCKS):
+        return None
+    return Reading(blocks=blocks, measured=_measured(stats.get("measured")))
 
 
 def parse_ready(ready: object) -> Reading | None:
@@ -68,6 +71,15 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         if len(body) > _LARGEST_ANSWER:
             raise ValueError("more than an engine's /stats ever holds")
     return bytes(body)
+
+
+def _measured(found: object) -> dict[str, int]:
+    """Read bytes by component; nothing at all unless all of it makes sense."""
+    if not isinstance(found, Mapping) or len(found) > _MOST_COMPONENTS:
+        return {}
+    lines = {str(name)[:_LONGEST_NAME]: _count(value) for name, value in found.items()}
+    sound = {name: value for name, value in lines.items() if value is not None}
+    return sound if len(sound) == len(found) else {}
 
 
 def _count(value: object) -> int | None:

@@ -117,7 +117,7 @@ def parse_spec(spec: Json) -> QwenDeploymentSpec:
         InvalidSpecError: a field is missing or cannot be meant.
     """
     engine = _object(spec, "engine")
-    return QwenDeploymentSpec(
+    parsed = QwenDeploymentSpec(
         model=_parse_model(_object(spec, "model")),
         gpu=_parse_gpu(_object(spec, "gpu")),
         engine=_parse_engine(engine),
@@ -126,6 +126,8 @@ def parse_spec(spec: Json) -> QwenDeploymentSpec:
         replicas=_integer(spec, "replicas", least=0, default=1) or 0,
         template=dict(_object(spec, "template")),
     )
+    _check_blocks(parsed)
+    return parsed
 
 
 def parse_source(model_id: str, uri: str | None) -> ModelSource:
@@ -170,6 +172,12 @@ def _parse_gpu(gpu: Json) -> GpuSpec:
     count = _integer(gpu, "gpu.count", least=0, default=1)
     if count is None or count > 1:
         raise InvalidSpecError("spec.gpu.count", f"{count}: must be 0 (CPU) or 1")
+    if str(gpu.get("product", "")).endswith("-MIG-INVALID"):
+        raise InvalidSpecError(
+            "spec.gpu.product",
+            "names GPUs whose MIG layout is not uniform, which cannot be planned; make it uniform, "
+            "or name other GPUs",
+        )
     return GpuSpec(
         count=count,
         product=gpu.get("product"),
@@ -196,6 +204,18 @@ def _parse_engine(engine: Json) -> EngineSpec:
             num_gpu_blocks_override=overrides.get("numGpuBlocksOverride"),
             swap_space_gib=overrides.get("swapSpaceGiB"),
         ),
+    )
+
+
+def _check_blocks(spec: QwenDeploymentSpec) -> None:
+    blocks, size = spec.engine.overrides.num_gpu_blocks_override, spec.engine.overrides.block_size
+    longest = spec.max_model_len
+    if blocks is None or size is None or longest is None or blocks * size >= longest:
+        return
+    raise InvalidSpecError(
+        "spec.engine.overrides.numGpuBlocksOverride",
+        "that many blocks of blockSize tokens hold no request of spec.context.maxModelLen tokens; "
+        "leave it out, or raise it",
     )
 
 

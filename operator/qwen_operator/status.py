@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from qwen_operator import conditions, names
+from qwen_operator import block_pool, conditions, names
+from qwen_operator.accuracy import compare, from_json, to_json
 from qwen_operator.conditions import Condition, Loading, Progress
 from qwen_operator.decision import Decision, Refusal, recorded
 from qwen_operator.pods import PodFacts, Problem, deployment_problem
@@ -27,10 +28,12 @@ class Reading:
     Attributes:
         blocks: total, free, used and cached KV blocks; None while there are none.
         loading: how far a start is, if it said.
+        measured: bytes taken, by ledger component; empty if it did not say.
     """
 
     blocks: Mapping[str, int] | None = None
     loading: Loading | None = None
+    measured: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ def build_status(sight: Sight, now: str) -> dict[str, Any]:
     """Return the whole status; `now` is used only where a condition flips."""
     in_force = sight.verdict if isinstance(sight.verdict, Decision) else recorded(sight.deployment)
     progress = _progress(sight)
+    compared = _compared(sight, progress, in_force)
     status: dict[str, Any] = {
         "observedGeneration": sight.generation,
         "ready": f"{progress.ready}/{progress.wanted}",
@@ -70,18 +74,19 @@ def build_status(sight: Sight, now: str) -> dict[str, Any]:
         "readyReplicas": progress.ready,
         "selector": ",".join(f"{k}={v}" for k, v in names.selector(sight.name).items()),
         "conditions": conditions.merge(
-            _conditions(sight, progress, now),
+            [*_conditions(sight, progress, now), conditions.accurate(from_json(compared))],
             sight.old.get("conditions", ()),
             generation=sight.generation,
             now=now,
         ),
     }
     if in_force is not None:
-        status["plan"] = in_force.plan
+        status["plan"] = {**in_force.plan, **({"accuracy": compared} if compared else {})}
         status["image"] = in_force.template["spec"]["containers"][0]["image"]
         status["endpoint"] = _endpoint(sight)
     if blocks := _blocks(sight, progress.ready):
         status["blocks"] = blocks
+        status["pool"] = block_pool.level(blocks, sight.old.get("pool") or {}, now)
     return status
 
 
@@ -159,9 +164,23 @@ def _blocks(sight: Sight, ready: int) -> dict[str, int] | None:
     if ready == 0:
         return None
     asked = [sight.readings.get(pod.name, Reading()).blocks for pod in sight.pods if pod.is_ready]
-    known = [blocks for blocks in asked if blocks is not None]
-    if not known or len(known) < len(asked):
-        return sight.old.get("blocks")
-    return {
-        key: sum(blocks[key] for blocks in known) for key in ("total", "free", "used", "cached")
-    }
+    return block_pool.add_up(asked, sight.old.get("blocks"))
+
+
+def _compared(sight: Sight, progress: Progress, in_force: Decision | None) -> Json:
+    """Compare the plan in force with what its pods took; {} where nothing is known.
+
+    While pods are being replaced the old comparison stands, if it was of this plan.
+    """
+    if in_force is None or progress.ready == 0:
+        return {}
+    before = sight.old.get("plan") or {}
+    old: Json = before.get("accuracy") or {}
+    if before.get("ledger") != in_force.plan["ledger"]:
+        old = {}
+    if not progress.settled:
+        return old
+    ready = {pod.name for pod in sight.pods if pod.is_ready}
+    measured = {name: r.measured for name, r in sight.readings.items() if name in ready}
+    found = compare(in_force.plan, measured, old)
+    return old if found is None else to_json(found, old)

@@ -22,9 +22,15 @@ _START_SECONDS = 120.0
 class ServerProcess:
     """Started by the constructor; `log` is a file so that a full pipe never stops the server."""
 
-    def __init__(self, log: Path, *words: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *words: str,
+        env: dict[str, str] | None = None,
+        module: str = "qwen_engine",
+    ) -> None:
         self._log = log
-        command = [sys.executable, "-m", "qwen_engine", "serve"]
+        command = [sys.executable, "-m", module, "serve"]
         command += ["--host", "127.0.0.1", "--port", "0", *words]
         if setpriv := shutil.which("setpriv"):  # ends with us even if we are killed
             command = [setpriv, "--pdeathsig", "KILL", *command]
@@ -33,6 +39,10 @@ class ServerProcess:
         with log.open("wb") as file:
             self._process = subprocess.Popen(command, stderr=file, stdout=file, env=environment)
         self._url = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def url(self) -> str:

@@ -14,7 +14,7 @@ from qwen_engine.flags import demands, engine_options
 from qwen_engine.planning import Demands, cpu_device, find_model, make_plan
 from qwen_engine.server import info_routes
 from qwen_operator.decision import Decision, decide
-from qwen_operator.devices import NodeFacts
+from qwen_operator.node_facts import NodeFacts
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.scrape import parse_stats
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec

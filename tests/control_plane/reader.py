@@ -1,6 +1,6 @@
 """Reads objects from the API server in a millisecond, where kubectl takes a hundred.
 
-For polling only: whatever a user would do goes through kubectl.
+For polling and timing only: whatever a user would do goes through kubectl.
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ class ApiReader:
         """Return all objects of a kind."""
         found: list[dict[str, Any]] = self._read(self._path(kind))["items"]
         return found
+
+    def create(self, kind: str, manifest: dict[str, Any]) -> None:
+        """Create an object at once, for who measures what follows."""
+        request = urllib.request.Request(
+            f"{self._server}/{self._path(kind)}",
+            json.dumps(manifest).encode(),
+            {"Content-Type": "application/json"},
+        )
+        self._opener.open(request, timeout=10).close()
 
     def _path(self, kind: str) -> str:
         root, plural = _ROOTS[kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from qwen_engine.planning import PlanningError
+from qwen_operator.decision import refusal_of
+from qwen_operator.errors import InvalidSpecError
+from qwen_operator.spec import parse_spec
+from qwen_operator.spec_plan import plan_spec
 from tests.cluster.client import Cluster, CommandError
 from tests.control_plane.qwen import SAMPLES, Qwen, manifest
 
@@ -51,7 +57,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"model": {**MODEL, "uri": "pvc://a", "cache": {"persistentVolumeClaim": "x"}}},
         "spec.model.cache keeps downloads",
     ),
-    ({"model": MODEL, "gpu": {"count": "many"}}, "spec.gpu.count"),
+    ({"model": MODEL, "gpu": {"count": "many"}}, "spec.gpu.count"),  # K8-045
     ({"model": MODEL, "gpu": {"count": -1}}, "spec.gpu.count"),
     ({"model": MODEL, "gpu": {"count": 2}}, "spec.gpu.count must be 0 (CPU) or 1"),
     (
@@ -113,6 +119,44 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(
     with pytest.raises(CommandError) as refused:
         served.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
     assert words in refused.value.stderr
+
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {
+        "model": MODEL,
+        "gpu": {"product": "Tesla-T4"},
+        "engine": {"overrides": {"dtype": "bfloat16"}},
+    },
+    {"model": MODEL, "gpu": {"product": "NVIDIA-A100-SXM4-80GB-MIG-INVALID"}},
+    {
+        "model": MODEL,
+        "gpu": {"product": "NVIDIA-L4"},
+        "context": {"maxModelLen": 4096},
+        "engine": {"overrides": {"numGpuBlocksOverride": 255, "blockSize": 16}},
+    },
+]
+
+
+@pytest.mark.parametrize("spec", IMPOSSIBLE)
+def test_a_plan_that_cannot_work_is_refused_in_the_words_that_planned_false_would_have(
+    served: Cluster, spec: dict[str, Any]
+) -> None:
+    with pytest.raises((PlanningError, InvalidSpecError)) as told:
+        plan_spec(parse_spec(spec), ())
+    assert isinstance(told.value, PlanningError | InvalidSpecError)
+    text = json.dumps(manifest("x", **spec))
+    with pytest.raises(CommandError) as refused:
+        served.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
+    assert refusal_of(told.value).message in refused.value.stderr
+
+
+def test_what_is_just_possible_is_accepted(served: Cluster) -> None:
+    spec = copy.deepcopy(IMPOSSIBLE[2])
+    spec["engine"]["overrides"]["numGpuBlocksOverride"] = 256
+    other = {**IMPOSSIBLE[0], "gpu": {"product": "NVIDIA-L4"}}
+    for possible in (spec, other):
+        text = json.dumps(manifest("x", **possible))
+        served.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
 
 
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "3b", "a" * 64])

@@ -23,6 +23,7 @@ class Engine:
 
     def __init__(self, free: int) -> None:
         self.free = free
+        self.measured: dict[str, int] = {}
         self.raw: bytes | None = None
         self.address = next(_ADDRESSES)
         engine = self
@@ -44,7 +45,8 @@ class Engine:
         if self.raw is not None:
             return self.raw
         counts = {"total": 100, "free": self.free, "used": 100 - self.free, "cached": 0}
-        return json.dumps({f"num_{k}_gpu_blocks": v for k, v in counts.items()}).encode()
+        blocks = {f"num_{k}_gpu_blocks": v for k, v in counts.items()}
+        return json.dumps({**blocks, "measured": self.measured}).encode()
 
     def close(self) -> None:
         """Stop answering."""
@@ -98,3 +100,23 @@ def test_free_blocks_are_added_up_followed_and_written_no_more_than_they_change(
 
     qwen.kubectl("scale", "qwen/chat", "--replicas=0")
     until(lambda: blocks() == {}, what="no blocks without pods", within_seconds=SECONDS)
+
+
+def test_what_an_engine_took_stands_beside_the_plan_and_is_told_when_it_is_off(
+    qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory, engines: list[Engine]
+) -> None:
+    kwok_nodes("plain-0")
+    qwen.apply("chat", **CPU)
+    qwen.wait_for("chat", "Available", "Serving")
+    ledger = qwen.status("chat")["plan"]["ledger"]
+    planned = {line["component"]: line["bytes"] for line in ledger[:4]}
+    engines[0].measured = {**planned, "weights": planned["weights"] * 2}
+    [pod] = qwen.all("pod")
+    give_address(qwen, pod["metadata"]["name"], engines[0])
+
+    message = qwen.wait_for("chat", "PlanAccurate", "PlanInaccurate")["message"]
+    assert "weights" in message
+    assert ("Warning", "PlanInaccurate") in qwen.events("chat")
+    engines[0].measured = planned
+    qwen.wait_for("chat", "PlanAccurate", "WithinTolerance")
+    assert qwen.status("chat")["plan"]["accuracy"]["error"] == "+0.0 %"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.cluster.kwok import NodeFactory
+from tests.cluster.polling import until
 from tests.control_plane.operator_process import OperatorProcess
-from tests.control_plane.qwen import CPU, L4_LABELS, Qwen
+from tests.control_plane.qwen import CPU, L4_LABELS, SECONDS, Qwen
 
 GPU = {"nvidia.com/gpu": "1"}
 QWEN3_8B = {"model": {"id": "Qwen/Qwen3-8B"}}
@@ -82,7 +83,7 @@ def test_without_a_gpu_it_waits_and_starts_when_a_labelled_node_comes(
     assert qwen.status("chat")["plan"]["device"]["product"] == "NVIDIA-Z9"
 
 
-def test_of_two_products_the_larger_is_taken_and_said(
+def test_of_two_products_the_smaller_that_fits_is_taken_and_both_plans_are_shown(
     qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory
 ) -> None:
     kwok_nodes("l4-0", labels=L4_LABELS, allocatable=GPU)
@@ -90,8 +91,13 @@ def test_of_two_products_the_larger_is_taken_and_said(
     kwok_nodes("l40s-0", labels=labels, allocatable=GPU)
     qwen.apply("chat", **QWEN3_8B)
     message = qwen.wait_for("chat", "Planned", "PlanFits")["message"]
-    assert qwen.status("chat")["plan"]["device"]["product"] == "NVIDIA-L40S"
-    assert "spec.gpu.product chooses another: NVIDIA-L4" in message
+    plan = qwen.status("chat")["plan"]
+    assert plan["device"]["product"] == "NVIDIA-L4"
+    assert [(p["product"], p["chosen"]) for p in plan["pools"]] == [
+        ("NVIDIA-L4", True),
+        ("NVIDIA-L40S", False),
+    ]
+    assert "spec.gpu.product chooses another: NVIDIA-L40S" in message
 
 
 def test_no_room_is_told_in_the_schedulers_words(
@@ -115,3 +121,19 @@ def test_what_the_api_server_refuses_of_the_pod_overlay_is_told(
     assert "nodeSelectorTerms" in message
     qwen.patch("chat", {"template": None})
     qwen.wait_for("chat", "Available", "Unschedulable")
+
+
+def test_what_is_worth_a_warning_shows_in_describe_and_as_an_event(
+    qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory
+) -> None:
+    kwok_nodes("l4-0", labels=L4_LABELS, allocatable=GPU)
+    qwen.apply("chat", **QWEN3_8B, engine={"overrides": {"gpuMemoryUtilization": 0.97}})
+    qwen.wait_for("chat", "Planned", "PlanFits")
+    until(
+        lambda: ("Warning", "PlanWarning") in qwen.events("chat"),
+        what="the event",
+        within_seconds=SECONDS,
+    )
+    described = " ".join(qwen.kubectl("describe", "qwen", "chat").split())
+    words = "spec.engine.overrides.gpuMemoryUtilization=0.97 leaves 3 % of the GPU"
+    assert described.count(words) >= 3  # the plan, the condition, the event

@@ -74,11 +74,11 @@ def engine_config(folder: Path, **changes: Any) -> EngineConfig:
 
 
 def run_engine(
-    config: EngineConfig, prompts: Sequence[Prompt]
+    config: EngineConfig, prompts: Sequence[Prompt], *, num_tokens: int = NUM_TOKENS
 ) -> tuple[list[list[int]], EngineStats]:
     """Send all prompts at once; return their ids and the engine's numbers at the end."""
     engine = LLMEngine.from_config(config)
-    params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
+    params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
     answers: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompts):
         answers[str(index)] = []

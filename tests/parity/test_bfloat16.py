@@ -40,8 +40,28 @@ def test_what_bfloat16_chooses_is_nearly_what_float32_prefers(
         folder, dtype="bfloat16", max_num_batched_tokens=num_batched_tokens, num_gpu_blocks=128
     )
     answers, _ = run_engine(config, prompts)
+    assert_near(folder, prompts, answers)
+
+
+def test_what_is_swapped_and_chunked_is_as_near() -> None:
+    folder = build_smollm2()
+    prompts = make_prompts(folder, [50, 17, 64], shared=16)
+    config = engine_config(
+        folder,
+        dtype="bfloat16",
+        max_num_batched_tokens=48,
+        num_gpu_blocks=12,
+        num_cpu_blocks=12,
+        preemption_mode="swap",
+    )
+    answers, stats = run_engine(config, prompts)
+    assert stats.blocks_swapped_in > 0
+    assert_near(folder, prompts, answers)
+
+
+def assert_near(folder: Path, prompts: list[Prompt], answers: list[list[int]]) -> None:
     regrets = torch.cat([regret(folder, p, a) for p, a in zip(prompts, answers, strict=True)])
-    assert len(regrets) == 4 * NUM_TOKENS
+    assert len(regrets) == len(prompts) * NUM_TOKENS
     assert regrets.max() <= MAX_REGRET
     assert regrets.mean() <= MEAN_REGRET
 

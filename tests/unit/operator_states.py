@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qwen_operator import names
-from qwen_operator.devices import NodeFacts
+from qwen_operator.node_facts import NodeFacts
 from qwen_operator.reconcile import Observed, Outcome, reconcile
 
 Json = dict[str, Any]

@@ -86,6 +86,10 @@ class Machine:
 
     def _copy(self, batch: ScheduledBatch) -> None:
         copies, size = batch.copies, self.blocks.block_size
+        # The worker sorts each kind into runs, so within one kind the order must not matter.
+        assert {a for a, _ in copies.duplicates}.isdisjoint(b for _, b in copies.duplicates)
+        for pairs in (copies.swap_outs, copies.swap_ins, copies.duplicates):
+            assert len({target for _, target in pairs}) == len(pairs)
         for pairs, source, target in (
             (copies.swap_outs, self.device, self.swap),
             (copies.swap_ins, self.swap, self.device),
@@ -143,6 +147,7 @@ def make_machine(
     budget: int = 1000,
     policy: PreemptionPolicy = SWAP,
     sharing: bool = True,
+    max_num_seqs: int = 100,
 ) -> Machine:
     blocks = BlockManager(
         num_blocks,
@@ -151,6 +156,6 @@ def make_machine(
         num_swap_blocks=num_swap_blocks,
     )
     scheduler = Scheduler(
-        blocks, max_num_batched_tokens=budget, max_num_seqs=100, preemption=policy
+        blocks, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, preemption=policy
     )
     return Machine(scheduler)

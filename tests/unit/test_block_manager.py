@@ -196,6 +196,7 @@ class PoolMachine(RuleBasedStateMachine):
         for index in range(sequence.num_tokens // 2):
             block_id = sequence.block_table[index]
             self.contents[block_id] = tuple(sequence.token_ids[: 2 * index + 2])
+        sequence.num_computed_tokens = sequence.num_tokens
 
     @rule(token_ids=st.lists(st.integers(0, 2), min_size=1, max_size=9))
     def admit(self, token_ids: list[int]) -> None:

@@ -15,9 +15,9 @@ from qwen_engine.errors import (
     PromptTooLongError,
 )
 from qwen_engine.llm_engine import LLMEngine, StepOutput
+from qwen_engine.memory import MemoryMeasured
 from qwen_engine.model_config import parse_model_config
 from qwen_engine.sequence import SamplingParams, ScheduledBatch, SchedulingParams
-from qwen_engine.worker import MemoryMeasured
 
 EOS = 9
 MODEL = parse_model_config(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qwen_operator import decision, names
+from qwen_operator import names, spec_plan
 from qwen_operator.reconcile import Observed, news, reconcile, with_failure
 from qwen_operator.resources import Owner, build_deployment
 from tests.unit.operator_states import (
@@ -125,7 +125,7 @@ def test_a_fault_of_the_planner_is_told_and_harms_nobody_else(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(decision, "make_plan", fail)
+    monkeypatch.setattr(spec_plan, "make_plan", fail)
     outcome = look(resource())
     assert condition(outcome, "Planned")[:2] == ("False", "InternalError")
     assert "ZeroDivisionError: division by zero" in condition(outcome, "Planned")[2]

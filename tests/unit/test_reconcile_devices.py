@@ -36,10 +36,12 @@ def test_the_gpu_is_found_from_labels_and_pods_are_led_to_it() -> None:
     assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}
 
 
-def test_of_several_products_the_largest_is_taken_and_the_user_is_told() -> None:
+def test_of_several_kinds_the_smallest_that_fits_is_taken_and_the_user_is_told() -> None:
     outcome = look(resource(gpu_spec()), Observed(nodes=(l4(), h100(), l4("l4-1"))))
-    assert outcome.status["plan"]["device"]["product"] == "NVIDIA-H100-80GB-HBM3"
-    assert "spec.gpu.product chooses another: NVIDIA-L4" in condition(outcome, "Planned")[2]
+    assert outcome.status["plan"]["device"]["product"] == "NVIDIA-L4"
+    message = condition(outcome, "Planned")[2]
+    assert "spec.gpu.product chooses another: NVIDIA-H100-80GB-HBM3" in message
+    assert "the smallest that the model fits on" in message
 
 
 def test_spec_gpu_product_chooses_among_nodes() -> None:
@@ -107,6 +109,7 @@ def test_without_a_memory_limit_a_cpu_deployment_gets_one_that_is_explained() ->
     [("8Gi", 8192), ("8G", 7629), ("8192Mi", 8192), ("8e9", 7629), ("8589934592000m", 8192)],
 )
 def test_memory_limits_are_read_with_the_whole_quantity_grammar(limit: str, mib: int) -> None:
+    """K8-047."""
     spec = {
         "model": {"id": "Qwen/Qwen3-0.6B"},
         "gpu": {"count": 0},

@@ -157,6 +157,7 @@ def test_the_users_env_wins_over_ours_and_names_stay_unique() -> None:
 
 
 def test_the_gpus_own_taint_is_tolerated_once() -> None:
+    """K8-033."""
     own = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     spec = {"model": {"id": "a/b"}, "template": {"tolerations": [own]}}
     assert render(spec)["spec"]["tolerations"] == [own]

@@ -121,6 +121,14 @@ def test_a_prefix_is_shared_within_one_step() -> None:
     assert run_step(scheduler) == {"a": 10, "b": 2}
 
 
+def test_a_prefix_that_is_computed_in_chunks_is_not_computed_twice() -> None:
+    scheduler = make_scheduler(budget=6)
+    add(scheduler, "a", range(20))
+    assert run_step(scheduler) == {"a": 6}
+    add(scheduler, "b", range(20), priority=-1)
+    assert [run_step(scheduler) for _ in range(3)] == [{"a": 6}, {"a": 6}, {"a": 2, "b": 4}]
+
+
 def test_cached_tokens_count_towards_the_fit() -> None:
     scheduler = make_scheduler(num_blocks=5)
     add(scheduler, "a", range(12), max_tokens=8)

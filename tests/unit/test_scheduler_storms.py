@@ -33,6 +33,7 @@ _requests = st.lists(
     mode=st.sampled_from(["swap", "swap", "recompute", "mixed"]),
     sharing=st.booleans(),
     fails_at=st.sampled_from([None, 3, 17]),
+    watermark=st.sampled_from([0, 0, 2]),
 )
 def test_every_request_ends_and_reads_what_it_wrote_whatever_happens(
     requests: list[tuple[int, int, int, int, int, int, int | None]],
@@ -42,6 +43,7 @@ def test_every_request_ends_and_reads_what_it_wrote_whatever_happens(
     mode: str,
     sharing: bool,
     fails_at: int | None,
+    watermark: int,
 ) -> None:
     policy = {
         "swap": SWAP,
@@ -58,6 +60,7 @@ def test_every_request_ends_and_reads_what_it_wrote_whatever_happens(
         sharing=sharing,
     )
     scheduler = machine.scheduler
+    scheduler._watermark = watermark  # as in a pool of 100 times as many blocks
     aborts: dict[int, list[Sequence]] = {}
     work = sum((-(-(p + o) // budget) + 2 * (p + o)) * (1 + f) for p, o, *_, f, _ in requests)
     for step in range(16 + work * 4):

@@ -188,6 +188,7 @@ def unschedulable(message: str, since: str) -> Json:
 
 
 def test_a_pod_without_a_node_is_told_at_once_and_alarms_only_after_a_while() -> None:
+    """K8-031: the scheduler's own words."""
     about, observed = seen(unschedulable("no node fits.", since=NOW))
     early = look(about, observed, now="2026-01-01T00:00:05Z")
     assert condition(early, "Available")[:2] == ("False", "Unschedulable")
@@ -264,7 +265,13 @@ def test_the_time_of_a_condition_moves_only_when_it_flips() -> None:
     serving = rolled_out(observed, ready=1)
     ready = look({**about, "status": dict(loading.status)}, serving, now=LATER)
     times = {c["type"]: c["lastTransitionTime"] for c in ready.status["conditions"]}
-    assert times == {"Planned": NOW, "Available": LATER, "Progressing": LATER, "Degraded": NOW}
+    assert times == {
+        "Planned": NOW,
+        "Available": LATER,
+        "Progressing": LATER,
+        "Degraded": NOW,
+        "PlanAccurate": NOW,
+    }
 
 
 def test_pods_on_their_way_out_say_nothing() -> None:

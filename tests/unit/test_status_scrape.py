@@ -49,3 +49,18 @@ def test_progress_is_read_from_ready(body: object, loading: Loading) -> None:
 @pytest.mark.parametrize("body", [None, [], {}, {"status": "ready"}, {"status": ["loading"]}])
 def test_what_tells_no_progress_is_no_reading(body: object) -> None:
     assert parse_ready(body) is None
+
+
+def test_measured_memory_is_read_by_component() -> None:
+    reading = parse_stats({**SOUND, "measured": {"weights": 7, "kv-cache": 0}})
+    assert reading is not None
+    assert reading.measured == {"weights": 7, "kv-cache": 0}
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, [1], "x", {"weights": -1}, {"weights": "7"}, {str(i): 1 for i in range(99)}]
+)
+def test_measured_memory_that_makes_no_sense_leaves_the_blocks_alone(wrong: object) -> None:
+    reading = parse_stats({**SOUND, "measured": wrong})
+    assert reading is not None
+    assert (reading.measured, reading.blocks is None) == ({}, False)

@@ -70,10 +70,11 @@ class NativeLibrary:
 
         scratch: float32, at least rows × in.
         """
-        rows, (out, size) = len(x), weight.shape
+        rows, size = x.shape
+        out = weight.shape[0]
         assert x.dtype == weight.dtype == torch.bfloat16
-        assert x.shape[1] == size
-        assert len(scratch) >= rows * size
+        assert weight.shape[1] == size
+        assert scratch.shape[0] >= rows * size
         if x.stride(1) != 1:
             x = x.contiguous()
         y = torch.empty(rows, out, dtype=torch.bfloat16)
@@ -137,7 +138,7 @@ class NativeLibrary:
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
         """Return silu(gate) · up of [rows, 2 × size], gate first; size is a multiple of 16."""
-        rows, size = len(x), x.shape[1] // 2
+        rows, size = x.shape[0], x.shape[1] // 2
         out = torch.empty(rows, size, dtype=x.dtype)
         self._library.qwen_gate(x.data_ptr(), out.data_ptr(), rows, size, torch.get_num_threads())
         return out
@@ -190,7 +191,7 @@ class NativeLibrary:
         self._library.qwen_attend(
             query.data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(), output.data_ptr(),
             tables.data_ptr(), tables.shape[1], starts.data_ptr(), contexts.data_ptr(),
-            len(contexts), query.shape[1], kv_heads, query.shape[2], block_size,
+            contexts.shape[0], query.shape[1], kv_heads, query.shape[2], block_size,
             _FORMATS[cache[0].dtype], int("dot" in self.kernels), torch.get_num_threads(),
         )  # fmt: skip
         return output
@@ -225,7 +226,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 def _rows_per_block(part: torch.Tensor, head_dim: int) -> int:
     """Return a block's size × its heads, of keys or values in any format."""
     row = head_dim * part.itemsize + (_SCALE_BYTES if part.itemsize == 1 else 0)
-    return part.nbytes // len(part) // row
+    return part.nbytes // part.shape[0] // row
 
 
 def _check(weight: torch.Tensor) -> None:

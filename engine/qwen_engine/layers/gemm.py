@@ -127,7 +127,7 @@ class MeasuredGemm:
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        key = len(x), weight.numel() <= MAX_COPIED_VALUES
+        key = x.shape[0], weight.numel() <= MAX_COPIED_VALUES
         way = self._ways.get(key)
         if way is None:
             way = self._ways[key] = self.choice.way(key[0], may_copy=key[1])
@@ -140,7 +140,7 @@ class MeasuredGemm:
         if way == "torch":
             return functional.linear(x, weight, bias)
         if way == "float32":
-            wide = self._take(weight.numel()).view(weight.shape).copy_(weight)
+            wide = self._take(weight.numel())[: weight.numel()].view(weight.shape).copy_(weight)
             wide_bias = None if bias is None else bias.float()
             return functional.linear(x.float(), wide, wide_bias).to(x.dtype)
         assert self._library is not None
@@ -167,10 +167,13 @@ class MeasuredGemm:
         return pairs[rows // 32, :, rows % 32].view(weight.dtype)
 
     def _take(self, num_values: int) -> torch.Tensor:
-        """Return memory that every product reuses: fresh pages would cost more than they hold."""
-        if len(self._scratch) < num_values:
+        """Return memory for that many values, or more, that every product reuses.
+
+        Fresh pages would cost more than they hold.
+        """
+        if self._scratch.shape[0] < num_values:
             self._scratch = torch.empty(num_values)
-        return self._scratch[:num_values]
+        return self._scratch
 
 
 def choose_gemm(

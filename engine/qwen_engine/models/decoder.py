@@ -15,12 +15,11 @@ from torch import nn
 from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary, can_pack
-from qwen_engine.layers import int8
+from qwen_engine.layers import int8, pages
 from qwen_engine.layers.attention import AttentionStep, store_kv
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
-from qwen_engine.layers.memory import empty_weight
 from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding, rotate
 from qwen_engine.model_config import ModelConfig
@@ -179,8 +178,8 @@ class Decoder(nn.Module):
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
                 kind = dtype if parameter.is_floating_point() else parameter.dtype
-                memory = empty_weight(parameter.shape, dtype=kind, device=device)
-                setattr(module, name, nn.Parameter(memory, requires_grad=False))
+                tensor = pages.empty(parameter.shape, dtype=kind, device=device)
+                setattr(module, name, nn.Parameter(tensor, requires_grad=False))
         return model
 
     def _quantise(self) -> None:

@@ -65,7 +65,7 @@ class Draft:
         if self.vllm is not None:
             return vllm_lines(self._start(), self._price())
         return [
-            runtime_line(self.device),
+            runtime_line(self.device, self.model),
             weights_line(self.model, self.dtype),
             activations_line(self.model, self.dtype, self.step),
         ]

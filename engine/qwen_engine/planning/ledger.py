@@ -13,10 +13,15 @@ from qwen_engine.planning.quantities import MIB, ceil_div, format_bytes
 from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KV_SCALE_BYTES, DTypeName, ModelShape
 from qwen_engine.planning.weights import num_parameters, weight_bytes
 
-# Resident bytes of a Python process with torch, transformers and aiohttp imported and a first
-# matrix product done, weights and KV apart: 619 MiB with torch 2.15 on x86-64, of which half are
-# library pages; rounded up for allocator slack and the tokenizer.
+# Host memory of a process beside a GPU, swap apart; rounded up for CUDA's libraries.
 CPU_RUNTIME_BYTES = 700 * MIB
+# Resident bytes of a server on a CPU at rest, weights, KV and tokenizer apart: 601-612 MiB with
+# torch 2.15 on x86-64, of which 265 are library pages (qwen_engine/memory.py measures it anew).
+_SERVER_BYTES = 610 * MIB
+# A tokenizer's tables grow with its vocabulary: 0.65 KB a token measured with SmolLM2's 49,152 and
+# Qwen3's 151,936; the matcher of structured output, made at its first use, adds 0.9 to 1.2 KB.
+# Planned is what lies between, so that either is within the reserve.
+_TOKENIZER_BYTES = 1100
 # What the driver keeps of a card (0.40–0.45 GiB between the label and what CUDA reports, vLLM
 # start-up logs) and the CUDA context with cuBLAS workspaces (0.13 GiB, same logs).
 GPU_RUNTIME_BYTES = 600 * MIB
@@ -74,10 +79,15 @@ def activation_lines(model: ModelShape, dtype: DTypeName, step: StepSize) -> lis
     ]
 
 
-def runtime_line(device: Device) -> LedgerLine:
+def runtime_line(device: Device, model: ModelShape) -> LedgerLine:
     """Return what the process takes before any weight is loaded."""
     if device.kind == "cpu":
-        return LedgerLine("runtime", CPU_RUNTIME_BYTES, "Python, torch and their libraries")
+        tokenizer = _TOKENIZER_BYTES * model.vocab_size
+        how = (
+            f"Python, torch and their libraries {format_bytes(_SERVER_BYTES)} + tokenizer of "
+            f"{model.vocab_size:,} tokens {format_bytes(tokenizer)}"
+        )
+        return LedgerLine("runtime", _SERVER_BYTES + tokenizer, how)
     return LedgerLine("runtime", GPU_RUNTIME_BYTES, "driver reserve and CUDA context")
 
 

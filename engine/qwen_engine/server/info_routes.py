@@ -53,7 +53,6 @@ async def get_stats(request: web.Request) -> web.Response:
     service = state.require_service()
     stats = state.engine.stats
     assert stats is not None, "a loaded model has stats"
-    measured = service.launched.engine.measured
     body = {
         "model": service.names[0],
         "block_size": stats.block_size,
@@ -73,12 +72,7 @@ async def get_stats(request: web.Request) -> web.Response:
         "generation_tokens": stats.output_tokens,
         "max_model_len": service.max_model_len,
         "plan": plan_to_dict(service.launched.plan),
-        "measured": {
-            "weights": measured.weights_bytes,
-            "kv-cache": measured.kv_cache_bytes,
-            "process": measured.process_bytes,
-            "swap": measured.swap_bytes,
-        },
+        "measured": service.launched.engine.measured.lines(),
         "matrix_products": service.launched.engine.gemm_report,
     }
     return web.json_response(body)

@@ -207,11 +207,8 @@ def _memory_series(launched: Launched) -> Metric:
     )  # fmt: skip
     for line in (*launched.plan.ledger, *launched.plan.host_ledger):
         family.add_metric((line.component, "planned"), line.num_bytes)
-    measured = launched.engine.measured
-    family.add_metric(("weights", "measured"), measured.weights_bytes)
-    family.add_metric(("kv-cache", "measured"), measured.kv_cache_bytes)
-    family.add_metric(("process", "measured"), measured.process_bytes)
-    family.add_metric(("swap", "measured"), measured.swap_bytes)
+    for component, num_bytes in launched.engine.measured.lines().items():
+        family.add_metric((component, "measured"), num_bytes)
     return family
 
 

@@ -31,7 +31,7 @@ TOKENS = 16  # less than the other benchmarks: the ratio is what counts
 def _decode(length: int) -> Row:
     def measure(run: Run, source: random.Random) -> float:
         prompt = fresh(source, length)
-        first = run([prompt], 1)  # what is left of it is found in the prefix cache
+        run([prompt], 1)  # from now on all but the last block is found in the prefix cache
         first = run([prompt], 1)
         return TOKENS / (run([prompt], TOKENS + 1) - first)
 
@@ -58,7 +58,6 @@ def start(model: Path, **settings: str) -> Run:
             max_num_seqs=32, max_num_batched_tokens=1024, **settings,  # type: ignore[arg-type]
         )
     )  # fmt: skip
-    print(settings, engine.gemm_report)
     numbers = itertools.count()
 
     def run(prompts: list[list[int]], max_tokens: int) -> float:

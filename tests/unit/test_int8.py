@@ -44,7 +44,7 @@ def gemm_of(way: Way) -> Int8Gemm:
 
 
 def test_each_row_is_kept_to_half_a_step_of_its_own_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "_CHUNK_VALUES", 100)  # three rows at a time
+    monkeypatch.setattr(int8, "_QUANTISED_VALUES", 100)  # three rows at a time
     source = noise(50, 32) * torch.logspace(-5, 5, 50).view(-1, 1)
     source[7] = 0
     weight = make_weight(source)
@@ -72,7 +72,7 @@ def test_sizes_that_would_misalign_the_scales_are_refused() -> None:
 def test_plain_products_are_right_in_every_dtype(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "_CHUNK_VALUES", 1000)
+    monkeypatch.setattr(int8, "_MULTIPLIED_VALUES", 1000)
     weight, x, bias = make_weight(noise(70, 64)), noise(3, 64).to(dtype), noise(70).to(dtype)
     exact = x.float() @ widened(weight).T + bias.float()
     result = TorchGemm().linear(x, weight, bias)

@@ -16,7 +16,9 @@ from qwen_engine.errors import UnsupportedModelError
 
 SCALE_BYTES = 4  # behind each row
 _LARGEST = 127.0
-_CHUNK_VALUES = 2**22  # widened at once, 16 MiB of float32: no second copy of a weight ever exists
+# Widened at once, so that no second copy of a weight ever exists: 1 MiB of float32 that stays in
+# the cache while rows are made, 16 MiB for a product.
+_QUANTISED_VALUES, _MULTIPLIED_VALUES = 2**18, 2**22
 
 
 class Target(Protocol):
@@ -78,7 +80,7 @@ class Int8Rows:
 
     def copy_(self, source: torch.Tensor) -> Int8Rows:
         """Quantise [rows, in] of any float dtype: the largest magnitude of each row is 127."""
-        step = max(1, _CHUNK_VALUES // source.shape[1])
+        step = max(1, _QUANTISED_VALUES // source.shape[1])
         for start in range(0, len(source), step):
             rows = slice(start, start + step)
             wide = source[rows].to(self._values.device, torch.float32)
@@ -92,7 +94,7 @@ class Int8Rows:
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Map [rows, in] by a plain int8 weight to [rows, out], widening some of it at a time."""
     values, scales = split(weight)
-    step = max(1, _CHUNK_VALUES // values.shape[1])
+    step = max(1, _MULTIPLIED_VALUES // values.shape[1])
     parts = [
         functional.linear(
             x, (values[start : start + step] * scales[start : start + step]).to(x.dtype)

@@ -53,13 +53,13 @@ def _steady(used: Sequence[int], **changed: object) -> Scene:
         ([500, 500], 2, "Enough"),
         ([900, 900], 3, "BlocksNeeded"),
         ([1000, 1000, 1000], 5, "BlocksNeeded"),
-        ([100] * 10, 3, "BlocksSpare"),
+        ([100] * 10, 2, "BlocksSpare"),
     ],
 )
 def test_a_steady_load_gets_the_replicas_that_leave_the_target_free(
     used: list[int], replicas: int, reason: str
 ) -> None:
-    _, signal = _watch(_steady(used), 900)
+    _, signal = _watch(_steady(used), 1000)
     assert (signal.replicas, signal.reason) == (replicas, reason)
 
 
@@ -73,7 +73,7 @@ def test_sums_the_fullest_pod_and_what_is_cached_are_told() -> None:
 
 def test_cached_blocks_are_free() -> None:
     pods = (_pod("a", 100, cached=900),)
-    _, signal = _watch(_steady([0], pods=pods), 900)
+    _, signal = _watch(_steady([0], pods=pods), 1200)
     assert signal.replicas == 1
 
 
@@ -145,31 +145,31 @@ def test_slots_run_out_as_blocks_do() -> None:
     assert signal.replicas == 3
 
 
-def test_scale_in_waits_for_ten_minutes_of_less() -> None:
-    history, _ = _watch(_steady([600] * 4), 700)
-    history, soon = _watch(_steady([100] * 4), 500, history)
-    _, later = _watch(_steady([100] * 4), 200, history)
+def test_scale_in_waits_for_a_quarter_of_an_hour_of_less() -> None:
+    history, _ = _watch(_steady([600] * 4), 1000)
+    history, soon = _watch(_steady([100] * 4), 850, history)
+    _, later = _watch(_steady([100] * 4), 150, history)
     assert (soon.replicas, later.replicas) == (4, 1)
 
 
 def test_an_operator_that_has_just_started_scales_out_but_not_in() -> None:
     _, full = _watch(_steady([990, 990]), 30)
-    _, empty = _watch(_steady([0, 0]), 500)
+    _, empty = _watch(_steady([0, 0]), 800)
     assert full.reason == "BlocksNeeded"
     assert (empty.replicas, empty.reason) == (2, "LookingBack")
 
 
 def test_a_scale_in_that_had_to_be_taken_back_makes_the_next_wait_longer() -> None:
-    history, _ = _watch(_steady([600] * 4), 700)
+    history, _ = _watch(_steady([600] * 4), 1000)
     history, _ = _watch(_steady([100] * 2), 300, history)  # scaled in
     history, _ = _watch(_steady([600] * 4), 300, history)  # and out again
-    _, held = _watch(_steady([100] * 4), 900, history)
+    _, held = _watch(_steady([100] * 4), 1200, history)
     assert held.replicas == 4
     assert len(history.regrets) == 1
 
 
 def test_silent_pods_stop_scale_in_and_not_scale_out() -> None:
-    _, quiet = _watch(_steady([0], silent=1, replicas=2), 900)
+    _, quiet = _watch(_steady([0], silent=1, replicas=2), 1200)
     _, busy = _watch(_steady([990, 990, 990], silent=1, replicas=4), 60)
     assert (quiet.replicas, quiet.reason) == (2, "PodsSilent")
     assert busy.replicas is not None

@@ -35,7 +35,7 @@ class Tuning:
 
     free_ratio: float = 0.37
     slot_fill: float = 0.8
-    margin_per_doubling: float = 0.01
+    margin_per_doubling: float = 0.025
     worst_full: float = 0.97
     gap_weight: float = 1.2
     full: float = 0.95
@@ -46,10 +46,10 @@ class Tuning:
     queue_cap: float = 0.25
     growth_doubt: float = 3.0
     growth_cap: float = 1.2
-    slack: float = 0.8
+    slack: float = 0.85
     band: float = 0.05
     rare: float = 0.05
-    look_back_seconds: float = 600.0
+    look_back_seconds: float = 900.0
     regret_factor: float = 3.0
     settle_seconds: float = 120.0
 

@@ -41,8 +41,8 @@ class Tuning:
     full: float = 0.95
     arrival_seconds: float = 30.0
     cost_seconds: float = 300.0
-    arrival_doubt: float = 1.0
-    arrival_cap: float = 2.0
+    arrival_doubt: float = 2.0
+    arrival_cap: float = 4.0
     queue_cap: float = 0.25
     growth_doubt: float = 3.0
     growth_cap: float = 1.2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.contest import OURS, contest
-from tests.sim.fleet import BLOCKS, SLOTS, Fleet, Replica, Request, Tally
+from tests.sim.contest import OURS, POLICIES, contest
+from tests.sim.fleet import BLOCKS, SLOTS, Fleet, Replica, Request, Sequence, Tally
 from tests.sim.hpa import Behavior, external, per_pod
 from tests.sim.loads import SHAPES, Load, build_load
 from tests.sim.ours import Ours
@@ -55,9 +55,7 @@ def test_a_preempted_sequence_keeps_the_length_of_its_answer() -> None:
     assert replica.used == pytest.approx(0.0, abs=1e-6)
 
 
-def _sequence(*, prompt: int, output: int):  # type: ignore[no-untyped-def]
-    from tests.sim.fleet import Sequence
-
+def _sequence(*, prompt: int, output: int) -> Sequence:
     return Sequence(Request(0, prompt, output, (0.0, 0.0)), prompt, output)
 
 
@@ -150,8 +148,6 @@ def test_a_short_burst_is_met_with_fewer_late_requests_than_by_the_default_hpa()
 
 
 def test_the_report_names_every_policy_and_judges_every_target() -> None:
-    from tests.sim.contest import POLICIES
-
     rows = list(contest([_load(120, 3)], POLICIES, cold_starts=[30]))
     table, targets = render_table(rows), render_targets(rows)
     assert len(table) == 2 + 1 + len(POLICIES)

@@ -26,7 +26,8 @@ class EngineStats:
     num_running: int
     num_waiting: int
     num_swapped: int
-    num_preemptions: int  # since start, as are the following
+    num_finished: int  # since start, as are the following; aborted ones too
+    num_preemptions: int
     prefix_cache_queries: int  # tokens
     prefix_cache_hits: int  # tokens
     blocks_allocated: int
@@ -53,6 +54,7 @@ def take_stats(scheduler: Scheduler, *, prompt_tokens: int, output_tokens: int) 
         num_running=len(scheduler.running),
         num_waiting=scheduler.num_waiting,
         num_swapped=len(scheduler.swapped),
+        num_finished=scheduler.num_finished,
         num_preemptions=scheduler.num_preemptions,
         prefix_cache_queries=scheduler.prefix_cache_queries,
         prefix_cache_hits=scheduler.prefix_cache_hits,

@@ -54,6 +54,7 @@ class Scheduler:
         self.held: list[Sequence] = []  # forks whose parent's prompt is not yet computed
         self.running: list[Sequence] = []  # in order of rank
         self.num_preemptions = 0
+        self.num_finished = 0  # sequences, aborted ones too
         self.prefix_cache_queries = 0  # tokens
         self.prefix_cache_hits = 0  # tokens
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -115,6 +116,7 @@ class Scheduler:
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
+        self.num_finished += 1
 
     def abort_running(self) -> list[Sequence]:
         """Abort what runs and trust no block: a step failed half-way through.

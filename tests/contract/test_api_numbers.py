@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from qwen_operator.autoscaling.samples import parse_sample
 from tests.contract.conftest import NAME
 from tests.contract.server_process import ServerProcess
 from tests.models.smollm2 import build_smollm2
@@ -181,3 +182,12 @@ async def test_health_and_metrics_answer_within_100_ms_while_a_long_step_runs(
     for path, taken in times.items():
         late = [f"{seconds:.3f}" for seconds in taken if seconds > 0.1]
         assert len(late) <= len(taken) // 50, f"{path}: {len(late)} of {len(taken)} late: {late}"
+
+
+def test_the_autoscaler_reads_stats_and_counts_requests_that_end(server: ServerProcess) -> None:
+    before = parse_sample(server.get("/stats")[1], pod="a")
+    server.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 2, "n": 2})
+    after = parse_sample(server.get("/stats")[1], pod="a")
+    assert before.finished is not None
+    assert after.finished == before.finished + 2
+    assert after.allocated > before.allocated

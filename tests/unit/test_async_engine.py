@@ -80,7 +80,7 @@ class ScriptedEngine:
             block_size=4, num_total_blocks=9, num_free_blocks=9 - used, num_used_blocks=used,
             num_cached_blocks=0, num_total_swap_blocks=0, num_free_swap_blocks=0,
             num_used_swap_blocks=0, num_cached_swap_blocks=0, num_running=used, num_waiting=0,
-            num_swapped=0, num_preemptions=0,
+            num_swapped=0, num_finished=0, num_preemptions=0,
             prefix_cache_queries=0, prefix_cache_hits=0, blocks_allocated=0, blocks_freed=0,
             blocks_swapped_out=0, blocks_swapped_in=0,
             prompt_tokens=0, output_tokens=0,

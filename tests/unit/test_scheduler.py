@@ -150,6 +150,17 @@ def test_the_newest_is_preempted_and_comes_back_first() -> None:
     assert newest.num_output_tokens == 1  # kept, and computed again as part of the prompt
 
 
+def test_what_ends_and_what_is_aborted_is_counted_and_what_is_preempted_is_not() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    add(scheduler, "a", range(8), max_tokens=2)
+    waiting = add(scheduler, "b", range(100, 108), max_tokens=8)
+    run_step(scheduler)
+    run_step(scheduler)
+    assert (scheduler.num_finished, scheduler.num_preemptions) == (1, 1)
+    scheduler.finish(waiting, None)
+    assert scheduler.num_finished == 2
+
+
 def test_nothing_is_admitted_in_a_step_that_preempts() -> None:
     scheduler = make_scheduler(num_blocks=4)
     add(scheduler, "a", range(8), max_tokens=8)

@@ -61,6 +61,7 @@ async def get_stats(request: web.Request) -> web.Response:
         "num_requests_running": stats.num_running,
         "num_requests_waiting": stats.num_waiting,
         "num_requests_swapped": stats.num_swapped,
+        "num_requests_finished": stats.num_finished,
         "prefix_cache_queries": stats.prefix_cache_queries,
         "prefix_cache_hits": stats.prefix_cache_hits,
         "num_preemptions": stats.num_preemptions,

@@ -1,0 +1,116 @@
+"""What a deployment's load asks for, in replicas' worth of blocks and of sequence slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qwen_operator.autoscaling.history import History
+from qwen_operator.autoscaling.samples import Capacity, PodSample
+from qwen_operator.autoscaling.tuning import Tuning
+
+_LEAST_HELD = 0.3  # replicas; caps are relative to what is held, and there must be a way from 0
+_ENOUGH_FINISHED = 10  # requests, to know what one costs
+_STUCK_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Replicas' worth of blocks and of sequence slots; as a fill, shares of one replica."""
+
+    blocks: float = 0.0
+    slots: float = 0.0
+
+    def over(self, fill: Load) -> float:
+        """Return the replicas that are filled so far by this."""
+        return max(self.blocks / fill.blocks, self.slots / fill.slots)
+
+    def at_most(self, times: float, other: Load) -> Load:
+        """Return this, capped at so many times another."""
+        return Load(
+            min(self.blocks, times * max(other.blocks, _LEAST_HELD)),
+            min(self.slots, times * max(other.slots, _LEAST_HELD)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is asked for now.
+
+    Attributes:
+        held: by pods that take new requests at once.
+        stuck: pods with a queue. It cannot move, so they are busy for a while, whatever is added.
+        arriving: what the present arrivals will hold by Little's law: their rate × what a request
+            holds × how long. Known before it is held.
+        queued: what waits, where arrivals are not known.
+    """
+
+    held: Load
+    stuck: int
+    arriving: Load
+    queued: Load
+
+    def replicas(self, fill: Load) -> float:
+        """Return the replicas that this fills so far."""
+        present = self.held.over(fill) + self.stuck + self.queued.over(fill)
+        return max(present, self.arriving.over(fill))
+
+
+def measure_demand(
+    history: History, pods: Sequence[PodSample], capacity: Capacity, tuning: Tuning
+) -> Demand:
+    """Return the demand of this moment."""
+    arriving = _arriving(history, capacity, tuning)
+    stuck = [p for p in pods if p.waiting + p.swapped > _STUCK_SHARE * p.running]
+    free = [pod for pod in pods if pod not in stuck]
+    return Demand(
+        held=_load(sum(p.used for p in free), sum(p.running for p in free), capacity),
+        stuck=len(stuck),
+        arriving=arriving or Load(),
+        queued=Load() if arriving else _queued(history, capacity, tuning),
+    )
+
+
+def growth_rate(history: History, tuning: Tuning, seconds: float) -> float:
+    """Return how fast the level rises, replicas per second, less the doubt; 0 if it does not.
+
+    The least-squares slope over the window, less its standard error.
+    """
+    start = history.now.at - seconds
+    points = [(frame.at - start, frame.level) for frame in history.frames if frame.at >= start]
+    if len(points) < 4:
+        return 0.0
+    mean_at = sum(at for at, _ in points) / len(points)
+    mean = sum(level for _, level in points) / len(points)
+    spread = sum((at - mean_at) ** 2 for at, _ in points)
+    slope = sum((at - mean_at) * (level - mean) for at, level in points) / spread
+    rest = sum((level - mean - slope * (at - mean_at)) ** 2 for at, level in points)
+    error = math.sqrt(rest / (len(points) - 2) / spread)
+    return max(0.0, slope - tuning.growth_doubt * error)
+
+
+def _load(blocks: float, sequences: float, capacity: Capacity) -> Load:
+    return Load(blocks / capacity.blocks, sequences / capacity.sequences)
+
+
+def _arriving(history: History, capacity: Capacity, tuning: Tuning) -> Load | None:
+    now = history.now
+    recent, past = history.before(tuning.arrival_seconds), history.before(tuning.cost_seconds)
+    finished, seconds = now.finished_ever - past.finished_ever, now.at - recent.at
+    if not now.is_counted or finished < _ENOUGH_FINISHED or seconds < tuning.arrival_seconds / 2:
+        return None
+    count = now.arrived_ever - recent.arrived_ever
+    per_finished = max(0.0, count - tuning.arrival_doubt * math.sqrt(count)) / seconds / finished
+    blocks = per_finished * (now.block_seconds_ever - past.block_seconds_ever)
+    sequences = per_finished * (now.sequence_seconds_ever - past.sequence_seconds_ever)
+    held = _load(now.used, now.running, capacity)
+    return _load(blocks, sequences, capacity).at_most(tuning.arrival_cap, held)
+
+
+def _queued(history: History, capacity: Capacity, tuning: Tuning) -> Load:
+    now = history.now
+    blocks_each = now.used / now.running if now.running else 0.0
+    held = _load(now.used, now.running, capacity)
+    waiting = _load(now.waiting * blocks_each, now.waiting, capacity)
+    return waiting.at_most(tuning.queue_cap, held)

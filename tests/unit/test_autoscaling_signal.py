@@ -1,0 +1,228 @@
+"""The scaling decision, case by case. Pools of 1,000 blocks and 50 sequences; a look each 5 s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from qwen_operator.autoscaling.cold_start import expected_cold_start, remember_cold_start
+from qwen_operator.autoscaling.history import History
+from qwen_operator.autoscaling.hpa_value import hpa_value
+from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
+from qwen_operator.autoscaling.signal import Signal, decide
+
+CAPACITY = Capacity(blocks=1000, sequences=50)
+Scene = Callable[[float], Observation]
+
+
+def _pod(name: str, used: int, **figures: int) -> PodSample:
+    figures = {"running": used // 50, "waiting": 0, "swapped": 0, "cached": 0, **figures}
+    figures = {"allocated": used, "freed": 0, **figures}
+    return PodSample(pod=name, total=1000, free=1000 - used, used=used, **figures)
+
+
+def _seen(at: float, used: Sequence[int], **changed: object) -> Observation:
+    pods = tuple(_pod(f"pod-{i}", blocks) for i, blocks in enumerate(used))
+    seen = Observation(
+        at=at, pods=pods, silent=0, loading=0, replicas=len(used), capacity=CAPACITY,
+        cold_start_seconds=60.0,
+    )  # fmt: skip
+    return replace(seen, **changed)  # type: ignore[arg-type]
+
+
+def _watch(scene: Scene, seconds: int, history: History | None = None) -> tuple[History, Signal]:
+    history = history or History()
+    start = 0.0 if history.since is None else history.now.at + 5
+    for step in range(seconds // 5 + 1):
+        history, signal = decide(history, scene(start + 5.0 * step))
+    return history, signal
+
+
+def _steady(used: Sequence[int], **changed: object) -> Scene:
+    return lambda at: _seen(at, used, **changed)
+
+
+@pytest.mark.parametrize(
+    ("used", "replicas", "reason"),
+    [
+        ([0, 0], 1, "BlocksSpare"),
+        ([300, 300], 2, "Enough"),
+        ([500, 500], 2, "Enough"),
+        ([900, 900], 3, "BlocksNeeded"),
+        ([1000, 1000, 1000], 5, "BlocksNeeded"),
+        ([100] * 10, 2, "BlocksSpare"),
+    ],
+)
+def test_a_steady_load_gets_the_replicas_that_leave_the_target_free(
+    used: list[int], replicas: int, reason: str
+) -> None:
+    _, signal = _watch(_steady(used), 1000)
+    assert (signal.replicas, signal.reason) == (replicas, reason)
+
+
+def test_sums_the_fullest_pod_and_what_is_cached_are_told() -> None:
+    pods = (_pod("a", 700, cached=100, waiting=3), _pod("b", 100, cached=900, swapped=2))
+    _, signal = _watch(_steady([0, 0], pods=pods), 60)
+    assert (signal.total, signal.free, signal.used, signal.cached) == (2000, 1200, 800, 1000)
+    assert (signal.worst_free, signal.free_ratio) == (300, 0.6)
+    assert (signal.waiting, signal.swapped) == (3, 2)
+
+
+def test_cached_blocks_are_free() -> None:
+    pods = (_pod("a", 100, cached=900),)
+    _, signal = _watch(_steady([0], pods=pods), 1200)
+    assert signal.replicas == 1
+
+
+def test_loading_pods_count_as_capacity_with_their_planned_blocks() -> None:
+    _, signal = _watch(_steady([800], loading=3, replicas=4), 60)
+    assert signal.free_ratio == (200 + 3000) / 4000
+    assert (signal.replicas, signal.reason) == (4, "PodsLoading")
+
+
+def test_time_to_exhaustion_is_free_blocks_by_net_rate() -> None:
+    def scene(at: float) -> Observation:
+        pod = _pod(
+            "a", int(100 + 2 * at), running=5, allocated=int(500 + 5 * at), freed=int(3 * at)
+        )
+        return _seen(at, [0], pods=(pod,))
+
+    _, signal = _watch(scene, 100)
+    assert signal.net_blocks_per_second == pytest.approx(2.0)
+    assert signal.seconds_to_exhaustion == pytest.approx(700 / 2)
+
+
+def test_a_pool_that_empties_is_never_exhausted() -> None:
+    _, signal = _watch(_steady([500]), 60)
+    assert signal.seconds_to_exhaustion is None
+
+
+def test_growth_is_met_before_it_arrives() -> None:
+    growing: Scene = lambda at: _seen(at, [int(100 + 2 * at)] * 2, cold_start_seconds=300.0)  # noqa: E731
+    _, grown = _watch(growing, 225)
+    _, still = _watch(_steady([550, 550], cold_start_seconds=300.0), 225)
+    assert still.replicas == 2
+    assert grown.replicas is not None
+    assert grown.replicas > 2
+
+
+def test_a_longer_cold_start_asks_for_more_of_the_same_growth() -> None:
+    def scene(cold: float) -> Scene:
+        return lambda at: _seen(at, [int(200 + at / 2)] * 4, cold_start_seconds=cold)
+
+    needed = [_watch(scene(cold), 300)[1].needed for cold in (30.0, 120.0, 600.0)]
+    assert needed == sorted(needed)
+    assert needed[0] < needed[2]
+
+
+def test_arrivals_are_met_before_they_hold_anything() -> None:
+    """Ten a second instead of one: the pool is as it was, the counters tell."""
+
+    def scene(at: float) -> Observation:
+        come = at if at < 400 else 400 + 10 * (at - 400)
+        pod = _pod("a", 450, running=15, finished=int(come))
+        return _seen(at, [0], pods=(pod,))
+
+    history, before = _watch(scene, 390)
+    _, after = _watch(scene, 30, history)
+    assert before.replicas == 1
+    assert after.replicas is not None
+    assert after.replicas >= 2
+
+
+def test_a_queue_counts_where_arrivals_are_not_known() -> None:
+    pods = (_pod("a", 600, running=30, waiting=20),)
+    _, signal = _watch(_steady([0], pods=pods), 60)
+    assert signal.reason == "BlocksNeeded"
+
+
+def test_slots_run_out_as_blocks_do() -> None:
+    pods = tuple(_pod(f"p{i}", 100, running=50) for i in range(2))
+    _, signal = _watch(_steady([0, 0], pods=pods), 60)
+    assert signal.replicas == 3
+
+
+def test_scale_in_waits_for_a_quarter_of_an_hour_of_less() -> None:
+    history, _ = _watch(_steady([600] * 4), 1000)
+    history, soon = _watch(_steady([100] * 4), 850, history)
+    _, later = _watch(_steady([100] * 4), 150, history)
+    assert (soon.replicas, later.replicas) == (4, 1)
+
+
+def test_an_operator_that_has_just_started_scales_out_but_not_in() -> None:
+    _, full = _watch(_steady([990, 990]), 30)
+    _, empty = _watch(_steady([0, 0]), 800)
+    assert full.reason == "BlocksNeeded"
+    assert (empty.replicas, empty.reason) == (2, "LookingBack")
+
+
+def test_a_scale_in_that_had_to_be_taken_back_makes_the_next_wait_longer() -> None:
+    history, _ = _watch(_steady([600] * 4), 1000)
+    history, _ = _watch(_steady([100] * 2), 300, history)  # scaled in
+    history, _ = _watch(_steady([600] * 4), 300, history)  # and out again
+    _, held = _watch(_steady([100] * 4), 1200, history)
+    assert held.replicas == 4
+    assert len(history.regrets) == 1
+
+
+def test_silent_pods_stop_scale_in_and_not_scale_out() -> None:
+    _, quiet = _watch(_steady([0], silent=1, replicas=2), 1200)
+    _, busy = _watch(_steady([990, 990, 990], silent=1, replicas=4), 60)
+    assert (quiet.replicas, quiet.reason) == (2, "PodsSilent")
+    assert busy.replicas is not None
+    assert busy.replicas > 4
+
+
+def test_without_any_figure_nothing_is_wanted() -> None:
+    _, signal = _watch(_steady([], silent=3, replicas=3), 900)
+    assert (signal.replicas, signal.free_ratio, signal.reason) == (None, None, "NothingKnown")
+
+
+def test_a_clock_that_goes_back_starts_anew_and_scales_nothing() -> None:
+    history, _ = _watch(_steady([100] * 3), 590)
+    history, signal = decide(history, _seen(10.0, [100] * 3))
+    assert len(history.frames) == 1
+    assert signal.replicas == 3
+
+
+def test_an_engine_that_restarts_is_no_arrival() -> None:
+    def scene(at: float) -> Observation:
+        age = at if at < 300 else at - 300
+        return _seen(at, [0], pods=(_pod("a", 200, finished=int(age), allocated=int(9 * age)),))
+
+    history, _ = _watch(scene, 295)
+    history, signal = decide(history, scene(300.0))
+    assert history.now.finished_ever == 295
+    assert signal.replicas == 1
+
+
+def test_the_past_that_is_kept_is_bounded() -> None:
+    history, _ = _watch(_steady([300]), 3 * 3600)
+    assert len(history.frames) <= 130
+    assert len(history.needs) <= 125
+
+
+@pytest.mark.parametrize(
+    ("wanted", "replicas", "said"),
+    [(3, 2, 3), (2, 3, 2), (13, 12, 14), (14, 12, 14), (11, 12, 11), (12, 12, 12), (31, 30, 34)],
+)
+def test_the_hpa_is_told_what_it_does_not_overlook(wanted: int, replicas: int, said: int) -> None:
+    assert hpa_value(wanted, replicas) == said
+    if wanted > replicas:
+        assert said / replicas > 1.1
+
+
+def test_the_longest_of_the_last_three_starts_is_expected() -> None:
+    known: tuple[float, ...] = ()
+    assert expected_cold_start(known, 120.0) == 120.0
+    for seconds in (300.0, 40.0, 50.0, 45.0):
+        known = remember_cold_start(known, seconds)
+    assert expected_cold_start(known, 120.0) == 50.0
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0, 1e9])
+def test_a_start_that_cannot_have_taken_so_long_is_not_remembered(seconds: float) -> None:
+    assert remember_cold_start((30.0,), seconds) == (30.0,)

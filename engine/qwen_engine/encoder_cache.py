@@ -9,18 +9,12 @@ longest unused first. Knows no torch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from qwen_engine.errors import InvalidMediaError
+from qwen_engine.sequence import EncoderOrders
 from qwen_engine.vision.media import Media
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderOrders:
-    """What the worker must do before the next step: forget first, then start encoding."""
-
-    forget: tuple[bytes, ...] = ()
-    encode: tuple[Media, ...] = ()
 
 
 @dataclass(slots=True)
@@ -42,6 +36,15 @@ class EncoderCache:
         self._idle: OrderedDict[bytes, _Entry] = OrderedDict()  # without holder, oldest first
         self._forgotten: list[bytes] = []
         self._ordered: dict[bytes, Media] = {}
+
+    def hold_all(self, items: Sequence[Media]) -> bool:
+        """Hold all of these or, if they do not fit together, none."""
+        for number, item in enumerate(items):
+            if not self.hold(item):
+                for held in items[:number]:
+                    self.release(held.key)
+                return False
+        return True
 
     def hold(self, item: Media) -> bool:
         """Keep an item's embeddings here, to be encoded if they are not; no if nothing fits.
@@ -113,3 +116,16 @@ class EncoderCache:
         self._idle.pop(key, None)
         if self._ordered.pop(key, None) is None:  # else the worker has never heard of it
             self._forgotten.append(key)
+
+
+def check_media(media: Iterable[Media], *, max_tokens: int) -> None:
+    """Raise InvalidMediaError unless a request's pictures fit together; each counts once."""
+    num_tokens = sum({item.key: item.num_tokens for item in media}.values())
+    if num_tokens and max_tokens == 0:
+        raise InvalidMediaError("messages", "this server answers about text only")
+    if num_tokens > max_tokens:
+        raise InvalidMediaError(
+            "messages",
+            f"its pictures are {num_tokens:,} tokens; {max_tokens:,} are taken at once: send fewer "
+            "or smaller ones (mm_processor_kwargs.max_pixels)",
+        )

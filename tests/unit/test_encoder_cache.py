@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qwen_engine.encoder_cache import EncoderCache
+from qwen_engine.encoder_cache import EncoderCache, check_media
+from qwen_engine.errors import InvalidMediaError
 from qwen_engine.vision.media import Media
 
 
@@ -60,6 +62,23 @@ def test_what_nobody_waits_for_is_not_encoded() -> None:
     cache.release(b"\2")  # the worker has begun with it
     assert cache.take_orders().forget == (b"\2",)
     assert cache.num_tokens == 0
+
+
+def test_all_pictures_of_a_request_are_held_or_none() -> None:
+    cache = EncoderCache(10)
+    assert not cache.hold_all([picture(1, 6), picture(2, 6)])
+    assert cache.num_tokens == 0
+    assert cache.hold_all([picture(1, 6), picture(1, 6)])
+    assert cache.num_tokens == 6
+
+
+def test_what_can_never_fit_is_refused_with_the_figures() -> None:
+    check_media([picture(1, 6), picture(1, 6)], max_tokens=6)
+    check_media([], max_tokens=0)
+    with pytest.raises(InvalidMediaError, match="12 tokens; 10 are taken"):
+        check_media([picture(1, 6), picture(2, 6)], max_tokens=10)
+    with pytest.raises(InvalidMediaError, match="text only"):
+        check_media([picture(1, 6)], max_tokens=0)
 
 
 class CacheMachine(RuleBasedStateMachine):

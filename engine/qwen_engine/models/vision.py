@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.rotary import rotate
 from qwen_engine.models.allocation import give_memory
@@ -67,7 +68,7 @@ class LayerNorm(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, NORM_EPS)
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         yield f"{prefix}weight", self.weight
         yield f"{prefix}bias", self.bias
 
@@ -104,7 +105,7 @@ class VisionBlock(nn.Module):
             part += self.down(inner)
             yield
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         yield from self.attention_norm.checkpoint_tensors(f"{prefix}norm1.")
         yield from self.qkv.checkpoint_tensors(f"{prefix}attn.")
         yield from self.proj.checkpoint_tensors(f"{prefix}attn.")
@@ -143,7 +144,7 @@ class Merger(nn.Module):
         merged: torch.Tensor = self.second(functional.gelu(self.first(normed)))
         return merged
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         yield from self.norm.checkpoint_tensors(f"{prefix}norm.")
         yield from self.first.checkpoint_tensors(prefix)
         yield from self.second.checkpoint_tensors(prefix)
@@ -210,13 +211,13 @@ class VisionTower(nn.Module):
         frames, rows, columns = grid
         return frames * rows * columns // self.vision.merge_size**2
 
-    def checkpoint_tensors(self) -> dict[str, torch.Tensor]:
+    def checkpoint_tensors(self) -> dict[str, Target]:
         """Return, by its name in the checkpoint, every tensor that must be written."""
         vision = self.vision
         patch = (vision.in_channels, vision.temporal_patch_size) + (vision.patch_size,) * 2
-        tensors = dict(self.patch.checkpoint_tensors(f"{PREFIX}patch_embed."))
-        weight = f"{PREFIX}patch_embed.proj.weight"
-        tensors[weight] = tensors[weight].view(-1, *patch)  # a convolution's, stride = kernel
+        tensors: dict[str, Target] = dict(self.patch.checkpoint_tensors(f"{PREFIX}patch_embed."))
+        # A convolution's, whose stride is its kernel.
+        tensors[f"{PREFIX}patch_embed.proj.weight"] = self.patch.weight.view(-1, *patch)
         tensors[f"{PREFIX}pos_embed.weight"] = self.positions
         for index, block in enumerate(self.blocks):
             assert isinstance(block, VisionBlock)

@@ -16,6 +16,7 @@ from qwen_engine.block_hash import ExtraKey, hash_block
 from qwen_engine.block_pool import Block, BlockPool
 from qwen_engine.errors import OutOfBlocksError
 from qwen_engine.sequence import BlockCopies, Sequence
+from qwen_engine.vision.spans import block_keys
 
 ROOT_HASH = bytes(32)  # parent of every first block where one model only is ever asked
 
@@ -267,13 +268,18 @@ class BlockManager:
         for index in range(len(hashes), wanted):
             parent = hashes[index - 1] if index else self._root_hash
             tokens = sequence.token_ids[index * size : (index + 1) * size]
-            hashes.append(hash_block(parent, tokens, _extra_keys(sequence, index)))
+            hashes.append(hash_block(parent, tokens, _extra_keys(sequence, index, size)))
         return hashes[:wanted]
 
 
-def _extra_keys(sequence: Sequence, index: int) -> list[ExtraKey]:
+def _extra_keys(sequence: Sequence, index: int, block_size: int) -> list[ExtraKey]:
     """Return what a block's content depends on besides tokens; the chain hands it on."""
+    keys: list[ExtraKey] = []
     salt = sequence.scheduling.cache_salt
-    if index > 0 or salt is None:
-        return []
-    return [("salt", salt.encode("utf-8", "surrogatepass"))]  # JSON may hold half a character
+    if index == 0 and salt is not None:
+        # JSON may hold half a character.
+        keys.append(("salt", salt.encode("utf-8", "surrogatepass")))
+    if sequence.spans:
+        media = [item.key for item in sequence.media]
+        keys += block_keys(sequence.spans, media, index * block_size, block_size)
+    return keys

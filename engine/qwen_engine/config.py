@@ -42,6 +42,8 @@ class EngineConfig:
     attention_backend: BackendName = "sdpa"
     num_cpu_blocks: int = 0  # swap space, in blocks of the same geometry in host memory
     preemption_mode: PreemptionMode = "auto"  # where there is swap space; else recompute
+    # Of pictures, kept on the device; 0: text only, and the vision tower is not loaded.
+    encoder_cache_tokens: int = 0
     num_threads: int = 0  # of torch on CPU; 0 leaves its own choice (OMP_NUM_THREADS, affinity)
 
     def __post_init__(self) -> None:
@@ -54,7 +56,7 @@ class EngineConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "must be at least 1")
-        for name in ("num_threads", "num_cpu_blocks"):
+        for name in ("num_threads", "num_cpu_blocks", "encoder_cache_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, getattr(self, name), "must be 0 or more")
         if self.dtype not in BYTES_PER_ELEMENT:

@@ -18,6 +18,7 @@ configuration errors → one sentence and an exit code). The planner has a tree 
     │   ├── CannotEverFitError      needs more KV blocks than the whole pool has
     │   ├── DuplicateRequestError   the id is already in use
     │   ├── ChatTemplateError       the model's template refuses these messages
+    │   ├── InvalidMediaError       a picture or video that cannot be fetched, read or placed
     │   └── UnknownModelError       the request names a model that is not served here
     ├── UnavailableError            sound, but not now; says after how many seconds to try again
     │   ├── NotReadyError           the model is still loading
@@ -154,6 +155,15 @@ class DuplicateRequestError(RequestError):
 
 class ChatTemplateError(RequestError):
     """The model's chat template refuses these messages, or the model has none."""
+
+
+class InvalidMediaError(RequestError):
+    """A picture or video that cannot be used; the message begins with what the client called it."""
+
+    def __init__(self, item: str, why: str) -> None:
+        super().__init__(f"{item}: {why}", param=item)
+        self.item = item
+        self.why = why
 
 
 class UnknownModelError(RequestError):

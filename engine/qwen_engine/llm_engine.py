@@ -16,6 +16,7 @@ from typing import Protocol, Self
 from qwen_engine.block_hash import hash_root
 from qwen_engine.block_manager import BlockManager
 from qwen_engine.config import EngineConfig
+from qwen_engine.encoder_cache import check_media
 from qwen_engine.engine_stats import EngineStats, take_stats
 from qwen_engine.errors import ConfigError, DuplicateRequestError
 from qwen_engine.limits import check_request, max_request_tokens
@@ -33,6 +34,7 @@ from qwen_engine.sequence import (
     Sequence,
     TokenLogprobs,
 )
+from qwen_engine.vision.prompt import MediaPrompt
 from qwen_engine.worker import GemmReport, Worker
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,10 @@ class Executor(Protocol):
 
     def execute(self, batch: ScheduledBatch) -> list[int]:
         """Return the next token of each entry that needs one, in order."""
+        ...
+
+    def take_encoded(self) -> list[bytes]:
+        """Return, once, the keys of pictures whose embeddings are complete."""
         ...
 
     def measure(self) -> MemoryMeasured: ...
@@ -92,6 +98,7 @@ class LLMEngine:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
             preemption=self._preemption_policy(),
+            encoder_cache_tokens=config.encoder_cache_tokens,
         )
         self._sequences: dict[str, Sequence] = {}  # unfinished, by request id
         self._prompt_tokens = 0
@@ -138,6 +145,8 @@ class LLMEngine:
         prompt_token_ids: TokenIds[int],
         params: SamplingParams,
         scheduling: SchedulingParams = DEFAULT_SCHEDULING,
+        *,
+        media: MediaPrompt | None = None,
     ) -> None:
         """Queue a request. Where max_tokens leads beyond the limit, it will end there ("length").
 
@@ -148,6 +157,8 @@ class LLMEngine:
             raise DuplicateRequestError(request_id)
         vocab_size = self.model_config.vocab_size
         check_request(prompt_token_ids, params, config=self.config, vocab_size=vocab_size)
+        pictures = MediaPrompt([]) if media is None else media
+        check_media(pictures.media, max_tokens=self.config.encoder_cache_tokens)
         sequence = Sequence(
             request_id=request_id,
             token_ids=list(prompt_token_ids),
@@ -155,7 +166,9 @@ class LLMEngine:
             max_num_tokens=min(len(prompt_token_ids) + params.max_tokens, self.max_request_tokens),
             params=params,
             scheduling=scheduling,
-            parent=self._find_parent(prompt_token_ids, scheduling),
+            parent=self._find_parent(prompt_token_ids, pictures, scheduling),
+            spans=pictures.spans,
+            media=pictures.media,
         )
         self._sequences[request_id] = sequence
         self._scheduler.add(sequence)
@@ -174,12 +187,13 @@ class LLMEngine:
         Whatever the worker raises passes through; then call `reset_after_failure`.
         """
         batch = self._scheduler.schedule()
-        if not batch.entries:
+        if not (batch.entries or batch.encoder.is_some or self._scheduler.encoder.has_pending):
             return []
         now = time.monotonic()
         for entry in batch.entries:
             entry.sequence.started = entry.sequence.started or now
         token_ids = self._executor.execute(batch)
+        self._scheduler.encoder.mark_ready(self._executor.take_encoded())
         self._scheduler.advance(batch)
         chosen = [entry.sequence for entry in batch.entries if entry.needs_token]
         outputs = [
@@ -208,14 +222,15 @@ class LLMEngine:
         return aborted
 
     def _find_parent(
-        self, prompt_token_ids: TokenIds[int], scheduling: SchedulingParams
+        self, prompt_token_ids: TokenIds[int], media: MediaPrompt, scheduling: SchedulingParams
     ) -> Sequence | None:
         """Return the request it forks, if that is here and may be shared with it."""
         parent = self._sequences.get(scheduling.fork_of or "")
         if parent is None or parent.scheduling.cache_salt != scheduling.cache_salt:
             return None
         prompt = parent.token_ids[: parent.num_prompt_tokens]
-        return parent if prompt == list(prompt_token_ids) else None
+        is_same = [item.key for item in parent.media] == [item.key for item in media.media]
+        return parent if is_same and prompt == list(prompt_token_ids) else None
 
     def _preemption_policy(self) -> PreemptionPolicy:
         if self.config.num_cpu_blocks == 0:

@@ -21,6 +21,7 @@ from qwen_engine.planning.shape import (
     positive_int,
     text_config,
 )
+from qwen_engine.planning.vision import VisionShape, parse_vision_config
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
@@ -39,6 +40,7 @@ class RopeConfig:
     beta_slow: float = 1.0  # yarn
     attention_factor: float = 1.0  # yarn: scales cos and sin
     truncate: bool = True  # yarn: round the ends of the ramp
+    mrope_sections: tuple[int, ...] = ()  # frequencies of time, rows and columns; empty: of text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class ModelConfig(ModelShape):
 
     rms_norm_eps: float
     rope: RopeConfig
+    vision: VisionShape | None = None
     eos_token_ids: frozenset[int]
 
     @classmethod
@@ -86,6 +89,7 @@ def parse_model_config(
             **{field.name: getattr(shape, field.name) for field in fields(shape)},
             rms_norm_eps=_float(text, "rms_norm_eps", 1e-6),
             rope=_parse_rope(text),
+            vision=parse_vision_config(config) if shape.traits.skipped_prefix else None,
             eos_token_ids=_eos_token_ids(config, text, generation or {}),
         )
     except planning.InvalidConfigError as error:
@@ -114,7 +118,7 @@ def _parse_rope(config: Mapping[str, Any]) -> RopeConfig:
         raise UnsupportedModelError("partial_rotary_factor other than 1 is not supported")
     theta = _float(merged, "rope_theta")
     if kind == "default":
-        return RopeConfig(theta=theta)
+        return RopeConfig(theta=theta, mrope_sections=_mrope_sections(merged))
     if kind == "linear":
         return RopeConfig(theta=theta, kind="linear", factor=_float(merged, "factor"))
     if kind == "llama3":
@@ -131,6 +135,18 @@ def _parse_rope(config: Mapping[str, Any]) -> RopeConfig:
     raise UnsupportedModelError(
         f"rope_type {kind!r} is not supported: default, linear, llama3 and yarn are"
     )
+
+
+def _mrope_sections(merged: Mapping[str, Any]) -> tuple[int, ...]:
+    sections = merged.get("mrope_section")
+    if sections is None:
+        return ()
+    is_list = isinstance(sections, list) and all(_is_int(size) for size in sections)
+    if not is_list or len(sections) != 3 or min(sections) < 0:
+        raise InvalidModelError("mrope_section", sections, "must be a list of three counts")
+    if not merged.get("mrope_interleaved", True):
+        raise UnsupportedModelError("mrope_interleaved=false is not supported")
+    return tuple(sections)
 
 
 def _parse_yarn(config: Mapping[str, Any], merged: Mapping[str, Any], theta: float) -> RopeConfig:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import insort
 
 from qwen_engine.block_manager import BlockManager
+from qwen_engine.encoder_cache import EncoderCache
 from qwen_engine.preemption import RECOMPUTE, PreemptionPolicy
 from qwen_engine.sequence import (
     FinishReason,
@@ -47,11 +48,14 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         preemption: PreemptionPolicy = RECOMPUTE,
+        encoder_cache_tokens: int = 0,
     ) -> None:
         self.blocks = blocks
+        self.encoder = EncoderCache(encoder_cache_tokens)
         self.waiting = WaitingQueue()
         self.swapped = WaitingQueue()
-        self.held: list[Sequence] = []  # forks whose parent's prompt is not yet computed
+        # Forks whose parent's prompt is not computed yet, and whoever waits for pictures.
+        self.held: list[Sequence] = []
         self.running: list[Sequence] = []  # in order of rank
         self.num_preemptions = 0
         self.num_finished = 0  # sequences, aborted ones too
@@ -73,7 +77,7 @@ class Scheduler:
         assert sequence.max_num_tokens <= self.blocks.pool.num_total * self.blocks.block_size
         self._num_arrivals += 1
         sequence.arrival = self._num_arrivals
-        if sequence.parent is None:
+        if sequence.parent is None and not sequence.spans:
             self.waiting.add(sequence)
         else:
             self.held.append(sequence)
@@ -81,27 +85,32 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """Choose the next step's tokens and give their sequences the blocks they need.
 
-        Never empty while a sequence is unfinished. The batch must be executed and then handed
-        to `advance`; if executing it fails, `abort_running` is the way back.
+        Without tokens only where nobody is unfinished, or all wait for pictures. The batch must
+        be executed and then handed to `advance`; if executing it fails, `abort_running` is the
+        way back.
         """
         entries: list[ScheduledSequence] = []
         num_preemptions = self.num_preemptions
         self._num_steps += 1
-        self._release_forks()
+        self._release_held()
         budget = self._schedule_running(entries, self._max_num_batched_tokens)
         if self.num_preemptions == num_preemptions:  # else the room is for those that run
             budget = self._schedule_queue(self.swapped, entries, budget)
             if not self.swapped:
                 budget = self._schedule_queue(self.waiting, entries, budget)
         is_idle = not (self.running or self.waiting or self.swapped or self.held)
-        assert entries or is_idle, "nothing can run: live-lock"
+        assert entries or is_idle or self.encoder.has_pending, "nothing can run: live-lock"
         num_tokens = self._max_num_batched_tokens - budget
-        return ScheduledBatch(tuple(entries), num_tokens, self.blocks.take_copies())
+        return ScheduledBatch(
+            tuple(entries), num_tokens, self.blocks.take_copies(), self.encoder.take_orders()
+        )
 
     def advance(self, batch: ScheduledBatch) -> None:
         """Note that K and V of the batch are in the cache."""
         for entry in batch.entries:
             entry.sequence.num_computed_tokens = entry.start + entry.num_tokens
+            if entry.sequence.holds_media and not entry.sequence.needs_media:
+                self._release_media(entry.sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason | None) -> None:
         """Take out a sequence that is done (or, without a reason, aborted); free its blocks."""
@@ -114,6 +123,7 @@ class Scheduler:
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
         self.blocks.free(sequence)
+        self._release_media(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         self.num_finished += 1
@@ -128,20 +138,52 @@ class Scheduler:
             self.finish(sequence, None)
         while self.swapped:
             self._queue_again(self.swapped.pop_head())
+        for sequence in list(self.waiting):
+            if sequence.holds_media:
+                self.waiting.remove(sequence)
+                self._release_media(sequence)
+                self.held.append(sequence)
+        for sequence in self.held:
+            self._release_media(sequence)
+        self.encoder.forget_all()
         self.blocks.forget_prefixes()
         return aborted
 
-    def _release_forks(self) -> None:
-        """Queue the forks whose parent's prompt is computed, or whose parent is gone."""
+    def _release_held(self) -> None:
+        """Queue those that need wait no more, for a parent or for pictures."""
         held, self.held = self.held, []
         for sequence in held:
-            parent = sequence.parent
-            assert parent is not None
-            is_computed = parent.num_computed_tokens >= parent.num_prompt_tokens
-            if is_computed or parent.status is SequenceStatus.FINISHED:
+            if self._is_parent_done(sequence) and self._has_media(sequence):
                 self.waiting.add(sequence)
             else:
                 self.held.append(sequence)
+
+    def _is_parent_done(self, sequence: Sequence) -> bool:
+        """Say whether its parent's prompt is computed, or its parent is gone."""
+        parent = sequence.parent
+        if parent is None:
+            return True
+        is_computed = parent.num_computed_tokens >= parent.num_prompt_tokens
+        return is_computed or parent.status is SequenceStatus.FINISHED
+
+    def _has_media(self, sequence: Sequence) -> bool:
+        """Say whether all its pictures are encoded; hold them, if there is room, until they are.
+
+        All or none: two that each held some of theirs could wait for each other.
+        """
+        if not sequence.spans:
+            return True
+        if not sequence.holds_media:
+            if not self.encoder.hold_all(sequence.media):
+                return False
+            sequence.holds_media = True
+        return all(self.encoder.is_ready(item.key) for item in sequence.media)
+
+    def _release_media(self, sequence: Sequence) -> None:
+        if sequence.holds_media:
+            sequence.holds_media = False
+            for item in sequence.media:
+                self.encoder.release(item.key)
 
     def _schedule_running(self, entries: list[ScheduledSequence], budget: int) -> int:
         index = 0
@@ -187,7 +229,10 @@ class Scheduler:
         """
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.WAITING
-        self.waiting.add(sequence)
+        if sequence.spans and not sequence.holds_media:
+            self.held.append(sequence)
+        else:
+            self.waiting.add(sequence)
 
     def _schedule_queue(
         self, queue: WaitingQueue, entries: list[ScheduledSequence], budget: int

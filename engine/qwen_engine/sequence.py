@@ -14,6 +14,8 @@ from enum import Enum, auto
 from typing import Literal, Protocol
 
 from qwen_engine.errors import InvalidRequestError
+from qwen_engine.vision.media import Media
+from qwen_engine.vision.spans import Span
 
 FinishReason = Literal["stop", "length"]
 
@@ -160,6 +162,9 @@ class Sequence:
     parent: Sequence | None = None  # whose blocks it shares at admission, while that one runs
     started: float = 0.0  # time.monotonic() of the first step that it was in
     finish_reason: FinishReason | None = None
+    spans: tuple[Span, ...] = ()  # where pictures stand in the prompt
+    media: tuple[Media, ...] = ()  # the pictures
+    holds_media: bool = False  # in the encoder's cache
     # Written by the worker where params ask for it, read by the engine.
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # from the second token on
     last_logprobs: TokenLogprobs | None = None  # of the newest token
@@ -171,6 +176,11 @@ class Sequence:
             self.params.prompt_logprobs is not None
             and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
         )
+
+    @property
+    def needs_media(self) -> bool:
+        """Some of its pictures are still to be put in their places."""
+        return bool(self.spans) and self.num_computed_tokens < self.spans[-1].end
 
     @property
     def num_tokens(self) -> int:
@@ -201,9 +211,22 @@ class BlockCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderOrders:
+    """What the worker must do before the step: forget these embeddings, then begin with those."""
+
+    forget: tuple[bytes, ...] = ()
+    encode: tuple[Media, ...] = ()
+
+    @property
+    def is_some(self) -> bool:
+        return bool(self.forget or self.encode)
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledBatch:
     """What one step computes, in order of rank; the scheduler's word to the worker."""
 
     entries: tuple[ScheduledSequence, ...]
     num_tokens: int
     copies: BlockCopies = BlockCopies()
+    encoder: EncoderOrders = EncoderOrders()

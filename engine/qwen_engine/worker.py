@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ import torch
 
 from qwen_engine.batch import build_model_input
 from qwen_engine.config import EngineConfig
+from qwen_engine.encoder import SECONDS_ALONE, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers import pages
@@ -29,6 +31,7 @@ from qwen_engine.logprobs import score_tokens
 from qwen_engine.memory import MemoryMeasured, MemoryMeter
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import Decoder, KVCache
+from qwen_engine.models.vision import PREFIX as VISION_PREFIX
 from qwen_engine.preemption import PreemptionCosts
 from qwen_engine.preemption_costs import measure_costs
 from qwen_engine.sampler import Sampler
@@ -64,12 +67,17 @@ class Worker:
         self._model = Decoder.allocate(
             model_config, max_len=config.max_model_len, dtype=self._dtype, device=self._device
         )
+        self._tower = allocate_tower(config, model_config, dtype=self._dtype, device=self._device)
+        targets = self._model.checkpoint_tensors()
+        if self._tower is not None:
+            targets |= self._tower.checkpoint_tensors()
         load_weights(
             config.model_path,
-            self._model.checkpoint_tensors(),
-            is_redundant=self._model.is_redundant,
+            targets,
+            is_redundant=self._is_redundant,
             on_progress=on_progress,
         )
+        self._encoder = Encoder(self._tower) if self._tower is not None else None
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
         self._caches = self._allocate_caches(model_config)
@@ -85,16 +93,35 @@ class Worker:
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[int]:
-        """Compute the batch; return the next token of each entry that needs one, in order."""
+        """Compute the batch; return the next token of each entry that needs one, in order.
+
+        Pictures are encoded afterwards, for as long as the batch took.
+        """
+        started = time.monotonic()
+        if self._encoder is not None:
+            self._encoder.obey(batch.encoder)
+        token_ids = self._compute(batch) if batch.entries else []
+        if self._encoder is not None:
+            took = time.monotonic() - started
+            self._encoder.work(took if batch.entries else SECONDS_ALONE)
+        return token_ids
+
+    def take_encoded(self) -> list[bytes]:
+        """Return, once, the keys of pictures whose embeddings are complete."""
+        return self._encoder.take_ready() if self._encoder is not None else []
+
+    def _compute(self, batch: ScheduledBatch) -> list[int]:
         self._swap_space.execute(batch.copies)
         step = build_model_input(batch, block_size=self.config.block_size, device=self._device)
         attention = self._backend.prepare(step.attention, dtype=self._dtype, device=self._device)
+        positions = self._encoder.positions(batch) if self._encoder is not None else None
         hidden = self._model(
             step.token_ids,
-            step.positions,
+            step.positions if positions is None else positions.to(self._device),
             slots=step.slots,
             attention=attention,
             caches=self._caches,
+            visual=self._encoder.rows(batch) if self._encoder is not None else None,
         )
         self._score_prompts(hidden, batch)
         if not step.sampled:
@@ -123,7 +150,8 @@ class Worker:
 
     def measure(self) -> MemoryMeasured:
         """Say what the tensors take, and what the process took at its peak."""
-        weights = sum(p.nbytes for p in self._model.parameters())
+        models = filter(None, (self._model, self._tower))
+        weights = sum(p.nbytes for model in models for p in model.parameters())
         caches = sum(part.nbytes for cache in self._caches for part in cache)
         meter = self._memory
         return MemoryMeasured(
@@ -144,6 +172,10 @@ class Worker:
     def gemm_report(self) -> GemmReport:
         """By number of rows: the way chosen, and the microseconds of each way tried."""
         return self._gemm.choice.report() if self._gemm is not None else {}
+
+    def _is_redundant(self, name: str) -> bool:
+        is_visual = self._tower is not None and name.startswith(VISION_PREFIX)
+        return not is_visual and self._model.is_redundant(name)
 
     def _find_library(self) -> NativeLibrary | None:
         """Return the C++ library where it computes this model: bfloat16 on a CPU."""

@@ -41,6 +41,9 @@ class FakeWorker:
         self.script = script or []
         self.batches: list[ScheduledBatch] = []
 
+    def take_encoded(self) -> list[bytes]:
+        return []
+
     def execute(self, batch: ScheduledBatch) -> list[int]:
         self.batches.append(batch)
         said = self.script.pop(0) if self.script else 50

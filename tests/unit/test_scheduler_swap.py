@@ -150,7 +150,7 @@ def test_a_fork_of_one_that_is_just_readmitted_does_not_copy_what_is_yet_to_be_w
     parent = machine.add(list(range(20)), max_tokens=4)
     fork = machine.add(list(range(20)), parent=parent, max_tokens=4)
     machine.step()
-    machine.scheduler._release_forks()
+    machine.scheduler._release_held()
     machine.scheduler._preempt(parent)
     machine.blocks.forget_prefixes()
     twin = machine.add([*range(20), 7], max_tokens=4, scheduling=SchedulingParams(priority=-1))

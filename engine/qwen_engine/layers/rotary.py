@@ -23,14 +23,22 @@ class RotaryEmbedding:
         angles = torch.cat((angles, angles), dim=-1)
         self._cos = angles.cos() * rope.attention_factor  # [max_len, head_dim]
         self._sin = angles.sin() * rope.attention_factor
+        self._axes = _axes(rope, head_dim)
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
         """Move the tables to where and how the model computes."""
         self._cos, self._sin = self._cos.to(device, dtype), self._sin.to(device, dtype)
+        self._axes = self._axes.to(device)
         return self
 
     def lookup(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and sin for positions [num_tokens], each [num_tokens, 1, head_dim]."""
+        """Return cos and sin for positions [num_tokens], each [num_tokens, 1, head_dim].
+
+        Positions [3, num_tokens] are those in time, row and column; each frequency follows one.
+        """
+        if positions.ndim == 2:
+            places = positions.index_select(0, self._axes).T  # [num_tokens, head_dim]
+            return self._cos.gather(0, places)[:, None], self._sin.gather(0, places)[:, None]
         return (
             self._cos.index_select(0, positions).unsqueeze(1),
             self._sin.index_select(0, positions).unsqueeze(1),
@@ -53,6 +61,18 @@ def _inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
     if rope.kind == "yarn":
         return _yarn(inverse, rope, head_dim)
     return inverse
+
+
+def _axes(rope: RopeConfig, head_dim: int) -> torch.Tensor:
+    """Return the axis of positions that each dimension follows: T H W T H W … T T T.
+
+    After transformers 5.24 models/qwen3_vl, recomposition_frequencies: rows and columns take
+    every third frequency, as many as their section has.
+    """
+    axes = torch.zeros(head_dim // 2, dtype=torch.int64)
+    for axis, count in enumerate(rope.mrope_sections[1:], start=1):
+        axes[axis : 3 * count : 3] = axis
+    return torch.cat((axes, axes))
 
 
 def _llama3(inverse: torch.Tensor, rope: RopeConfig) -> torch.Tensor:

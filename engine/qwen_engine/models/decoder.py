@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary, can_pack
-from qwen_engine.layers import int8, pages
+from qwen_engine.layers import int8
 from qwen_engine.layers.attention import AttentionStep, store_kv
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.int8 import Target
@@ -23,6 +23,7 @@ from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding, rotate
 from qwen_engine.model_config import ModelConfig
+from qwen_engine.models.allocation import give_memory
 
 KVCache = tuple[torch.Tensor, torch.Tensor]  # see layers.attention.interface
 
@@ -35,6 +36,14 @@ class ForwardContext:
     sin: torch.Tensor
     slots: torch.Tensor  # [num_tokens], where K and V go
     attention: AttentionStep
+
+
+@dataclass(frozen=True, slots=True)
+class VisualRows:
+    """Which tokens of a step are pictures, and what the vision tower made of them."""
+
+    rows: torch.Tensor  # [num_visual]
+    values: torch.Tensor  # [num_visual, (1 + taps) × hidden]: the embedding, then each tap's
 
 
 class Attention(nn.Module):
@@ -173,13 +182,7 @@ class Decoder(nn.Module):
         rotary = RotaryEmbedding(config.rope, config.head_dim, max_len).to(dtype, device)
         with torch.device("meta"):  # shapes only, so that no wrong dtype is ever allocated
             model = cls(config, rotary)
-        # nn.Module.to_empty does this too, but by operations on meta tensors that import sympy:
-        # 1.5 to 3 s of CPU at every start.
-        for module in model.modules():
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                kind = dtype if parameter.is_floating_point() else parameter.dtype
-                tensor = pages.empty(parameter.shape, dtype=kind, device=device)
-                setattr(module, name, nn.Parameter(tensor, requires_grad=False))
+        give_memory(model, dtype=dtype, device=device)
         return model
 
     def _quantise(self) -> None:
@@ -200,13 +203,25 @@ class Decoder(nn.Module):
         slots: torch.Tensor,
         attention: AttentionStep,
         caches: list[KVCache],
+        visual: VisualRows | None = None,
     ) -> torch.Tensor:
-        """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden]."""
+        """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden].
+
+        Pictures take the place of their tokens' embeddings; then each tap's part is added to
+        what the first layers put out (DeepStack, arXiv 2406.04334).
+        """
         cos, sin = self.rotary.lookup(positions)
         context = ForwardContext(cos, sin, slots, attention)
         hidden = self._embedding_gemm.lookup(token_ids, self.embedding).to(cos.dtype)
-        for layer, cache in zip(self.layers, caches, strict=True):
+        parts: list[torch.Tensor] = []
+        if visual is not None:
+            values = visual.values.to(hidden.dtype)
+            own, *parts = values.chunk(values.shape[1] // hidden.shape[1], dim=1)
+            hidden.index_copy_(0, visual.rows, own)
+        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             hidden = layer(hidden, cache, context)
+            if visual is not None and index < len(parts):
+                hidden.index_add_(0, visual.rows, parts[index])
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,271 @@
+"""The vision tower of Qwen3-VL: patches of pictures in, embeddings of tokens out.
+
+Built and run by `worker`, which runs it once per picture and keeps what it gives. Knows patches
+and grids; neither files nor prompts. Follows transformers 5.24 models/qwen3_vl step by step.
+
+A *frame* is what attends to itself: a picture, or two consecutive pictures of a video, which
+share each patch. Patches come in the order of the merge: the four that become one token lie side
+by side.
+
+The work is done in *tiles* of a thousand patches or so. What a tile needs besides weights stays
+in the processor's caches; and whoever runs the tower may stop between two tiles to let others
+have their turn, for a large picture takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from qwen_engine.layers.int8 import Target
+from qwen_engine.layers.linear import Linear
+from qwen_engine.layers.rotary import rotate
+from qwen_engine.models.allocation import give_memory
+from qwen_engine.models.vision_tiles import Tile, cut_tiles
+from qwen_engine.planning.vision import VisionShape
+
+NORM_EPS = 1e-6
+PREFIX = "model.visual."
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """One picture or video, cut into patches.
+
+    Attributes:
+        values: uint8 [num_patches, channels, frames, patch_size²]; frames is 1 for a picture,
+            which the tower sees twice.
+        grid: frames, rows and columns of patches.
+    """
+
+    values: torch.Tensor
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The patches of all items, one after the other."""
+
+    hidden: torch.Tensor  # [num_patches, hidden], changed in place block by block
+    cos: torch.Tensor  # float32 [num_patches, 1, 1, head_dim]
+    sin: torch.Tensor
+    tiles: list[Tile]
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation whose memory comes later."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(size), requires_grad=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, NORM_EPS)
+
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
+        yield f"{prefix}weight", self.weight
+        yield f"{prefix}bias", self.bias
+
+
+class VisionBlock(nn.Module):
+    """Pre-norm attention within each frame, and a feed-forward with tanh-GELU."""
+
+    def __init__(self, vision: VisionShape) -> None:
+        super().__init__()
+        hidden, inner = vision.hidden_size, vision.intermediate_size
+        self.attention_norm = LayerNorm(hidden)
+        self.qkv = Linear(hidden, {"qkv": 3 * hidden}, bias=True)
+        self.proj = Linear(hidden, {"proj": hidden}, bias=True)
+        self.feed_forward_norm = LayerNorm(hidden)
+        self.up = Linear(hidden, {"linear_fc1": inner}, bias=True)
+        self.down = Linear(inner, {"linear_fc2": hidden}, bias=True)
+        self.num_heads = vision.num_heads
+
+    def run(self, packed: Packed) -> Iterator[None]:
+        """Change `packed.hidden`; give the caller a turn after each tile."""
+        hidden = packed.hidden
+        heads = hidden.new_empty(len(hidden), 3, self.num_heads, hidden.shape[1] // self.num_heads)
+        for tile in packed.tiles:  # all keys before the first query
+            rows = tile.rows
+            mapped = self.qkv(self.attention_norm(hidden[rows])).view(-1, *heads.shape[1:])
+            # In float32 as upstream: a patch far to the right turns by many radians.
+            heads[rows, :2] = rotate(mapped[:, :2].float(), packed.cos[rows], packed.sin[rows])
+            heads[rows, 2] = mapped[:, 2]
+            yield
+        for tile in packed.tiles:
+            part = hidden[tile.rows]
+            part += self.proj(_attend(heads, tile))
+            inner = functional.gelu(self.up(self.feed_forward_norm(part)), approximate="tanh")
+            part += self.down(inner)
+            yield
+
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
+        yield from self.attention_norm.checkpoint_tensors(f"{prefix}norm1.")
+        yield from self.qkv.checkpoint_tensors(f"{prefix}attn.")
+        yield from self.proj.checkpoint_tensors(f"{prefix}attn.")
+        yield from self.feed_forward_norm.checkpoint_tensors(f"{prefix}norm2.")
+        yield from self.up.checkpoint_tensors(f"{prefix}mlp.")
+        yield from self.down.checkpoint_tensors(f"{prefix}mlp.")
+
+
+def _attend(heads: torch.Tensor, tile: Tile) -> torch.Tensor:
+    """Return what the tile's patches see in their frames: [rows, hidden]."""
+    query, key, value = (
+        heads[rows, index].view(tile.num_frames, -1, *heads.shape[2:]).transpose(1, 2)
+        for index, rows in enumerate((tile.rows, tile.seen, tile.seen))
+    )
+    seen = functional.scaled_dot_product_attention(query, key, value)
+    return seen.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+class Merger(nn.Module):
+    """Four neighbouring patches become one token of the text model; exact GELU."""
+
+    def __init__(self, vision: VisionShape, *, is_tap: bool) -> None:
+        super().__init__()
+        merged = vision.merged_size
+        # The main merger normalises each patch, those of taps the patches side by side.
+        self.norm = LayerNorm(merged if is_tap else vision.hidden_size)
+        self.first = Linear(merged, {"linear_fc1": merged}, bias=True)
+        self.second = Linear(merged, {"linear_fc2": vision.out_hidden_size}, bias=True)
+        self.merged_size, self.is_tap = merged, is_tap
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Map [num_patches, hidden] to [num_tokens, out_hidden]."""
+        if self.is_tap:
+            hidden = hidden.view(-1, self.merged_size)
+        normed = self.norm(hidden).view(-1, self.merged_size)
+        merged: torch.Tensor = self.second(functional.gelu(self.first(normed)))
+        return merged
+
+    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
+        yield from self.norm.checkpoint_tensors(f"{prefix}norm.")
+        yield from self.first.checkpoint_tensors(prefix)
+        yield from self.second.checkpoint_tensors(prefix)
+
+
+class VisionTower(nn.Module):
+    """Pictures in, [num_tokens, (1 + taps) × out_hidden] out: the embedding, then each tap's."""
+
+    def __init__(self, vision: VisionShape) -> None:
+        super().__init__()
+        self.vision = vision
+        self.patch = Linear(vision.patch_values, {"proj": vision.hidden_size}, bias=True)
+        grid = torch.empty(vision.grid_side**2, vision.hidden_size)
+        self.positions = nn.Parameter(grid, requires_grad=False)
+        self.blocks = nn.ModuleList(VisionBlock(vision) for _ in range(vision.depth))
+        self.merger = Merger(vision, is_tap=False)
+        self.tap_mergers = nn.ModuleList(Merger(vision, is_tap=True) for _ in vision.taps)
+        self._scale: torch.Tensor | None = None
+        self._offset: torch.Tensor | None = None
+
+    @classmethod
+    def allocate(
+        cls,
+        vision: VisionShape,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Self:
+        """Return a tower with its memory, not yet filled; mean and std are those of the pixels."""
+        with torch.device("meta"):
+            tower = cls(vision)
+        give_memory(tower, dtype=dtype, device=device)
+        means, stds = (torch.tensor(x, device=device).view(1, -1, 1, 1) for x in (mean, std))
+        tower._scale, tower._offset = 1 / (255 * stds), -means / stds
+        return tower
+
+    def forward(self, items: Sequence[Pixels]) -> torch.Tensor:
+        """Encode the items, one after the other in the result."""
+        run = self.run(items)
+        while True:
+            try:
+                next(run)
+            except StopIteration as end:
+                encoded: torch.Tensor = end.value
+                return encoded
+
+    def run(self, items: Sequence[Pixels]) -> Generator[None, None, torch.Tensor]:
+        """Encode the items in turns of a tile each; what is returned is what `forward` returns."""
+        packed = self._pack(items)
+        tapped = []
+        for index, block in enumerate(self.blocks):
+            assert isinstance(block, VisionBlock)
+            yield from block.run(packed)
+            if index in self.vision.taps:
+                merger = self.tap_mergers[self.vision.taps.index(index)]
+                tapped.append(merger(packed.hidden))
+                yield
+        return torch.cat([self.merger(packed.hidden), *tapped], dim=1)
+
+    def num_tokens(self, grid: tuple[int, int, int]) -> int:
+        """Return the tokens that an item of this many patches becomes."""
+        frames, rows, columns = grid
+        return frames * rows * columns // self.vision.merge_size**2
+
+    def checkpoint_tensors(self) -> dict[str, Target]:
+        """Return, by its name in the checkpoint, every tensor that must be written."""
+        vision = self.vision
+        patch = (vision.in_channels, vision.temporal_patch_size) + (vision.patch_size,) * 2
+        tensors: dict[str, Target] = dict(self.patch.checkpoint_tensors(f"{PREFIX}patch_embed."))
+        # A convolution's, whose stride is its kernel.
+        tensors[f"{PREFIX}patch_embed.proj.weight"] = self.patch.weight.view(-1, *patch)
+        tensors[f"{PREFIX}pos_embed.weight"] = self.positions
+        for index, block in enumerate(self.blocks):
+            assert isinstance(block, VisionBlock)
+            tensors.update(block.checkpoint_tensors(f"{PREFIX}blocks.{index}."))
+        tensors.update(self.merger.checkpoint_tensors(f"{PREFIX}merger."))
+        for index, merger in enumerate(self.tap_mergers):
+            assert isinstance(merger, Merger)
+            tensors.update(merger.checkpoint_tensors(f"{PREFIX}deepstack_merger_list.{index}."))
+        return tensors
+
+    def _embed(self, item: Pixels) -> torch.Tensor:
+        assert self._scale is not None
+        assert self._offset is not None
+        pixels = item.values.to(self._scale.device) * self._scale + self._offset
+        pixels = pixels.expand(-1, -1, self.vision.temporal_patch_size, -1)
+        embedded: torch.Tensor = self.patch(pixels.flatten(1).to(self.positions.dtype))
+        count, rows, columns = item.grid
+        places = self._resampled_positions(rows, columns)
+        embedded.view(count, -1, embedded.shape[-1]).add_(places.to(embedded.dtype))
+        return embedded
+
+    def _resampled_positions(self, rows: int, columns: int) -> torch.Tensor:
+        """Return the learned grid, resampled to that of a frame: float32 [num_patches, hidden]."""
+        side = self.vision.grid_side
+        grid = self.positions.float().T.reshape(1, -1, side, side)
+        resampled = functional.interpolate(
+            grid, size=(rows, columns), mode="bilinear", align_corners=True
+        )
+        return self._in_merge_order(resampled[0].permute(1, 2, 0))
+
+    def _pack(self, items: Sequence[Pixels]) -> Packed:
+        hidden = torch.cat([self._embed(item) for item in items])
+        angles = torch.cat([self._angles(*item.grid) for item in items]).to(hidden.device)
+        grids = ((item.grid[0], item.grid[1] * item.grid[2]) for item in items)
+        return Packed(hidden, angles.cos(), angles.sin(), list(cut_tiles(grids)))
+
+    def _angles(self, count: int, rows: int, columns: int) -> torch.Tensor:
+        """Return by how much each patch is turned: by its row, then by its column, twice."""
+        quarter = torch.arange(0, self.vision.head_dim // 2, 2, dtype=torch.float32)
+        inverse = 1.0 / self.vision.rope_theta ** (quarter / (self.vision.head_dim // 2))
+        row = torch.arange(rows).view(-1, 1, 1).expand(rows, columns, 1)
+        column = torch.arange(columns).view(1, -1, 1).expand(rows, columns, 1)
+        half = self._in_merge_order(torch.cat((row * inverse, column * inverse), dim=-1))
+        return torch.cat((half, half), dim=-1).repeat(count, 1)[:, None, None]
+
+    def _in_merge_order(self, x: torch.Tensor) -> torch.Tensor:
+        """Reorder [rows, columns, size] to [num_patches, size], the merged ones side by side."""
+        side = self.vision.merge_size
+        rows, columns, size = x.shape
+        blocks = x.reshape(rows // side, side, columns // side, side, size)
+        return blocks.transpose(1, 2).reshape(-1, size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -130,6 +131,14 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         help="time for running answers after SIGTERM (default: 30)",
     )
     add(
+        "--request-timeout",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="time for an answer from the arrival of its request; a request may ask for less by "
+        "the header X-Request-Timeout; 0 is no limit (default: 0)",
+    )
+    add(
         "--max-body-mib",
         type=int,
         default=32,
@@ -168,8 +177,10 @@ def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSet
     keys = [*arguments.api_key, os.environ.get("QWEN_API_KEY", "")]
     if not 0 <= arguments.port <= 65535:
         parser.error(f"--port: {arguments.port} is not between 0 and 65535")
-    if arguments.max_queue < 0 or arguments.shutdown_timeout < 0 or arguments.max_body_mib < 1:
-        parser.error("--max-queue and --shutdown-timeout must be at least 0, --max-body-mib 1")
+    lowest = {"max_queue": 0, "shutdown_timeout": 0, "request_timeout": 0, "max_body_mib": 1}
+    for name, low in lowest.items():
+        if not low <= getattr(arguments, name) < math.inf:
+            parser.error(f"--{name.replace('_', '-')}: must be at least {low}")
     return ServerSettings(
         engine=engine_options(parser, arguments),
         host=arguments.host,
@@ -178,6 +189,7 @@ def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSet
         max_queue=arguments.max_queue,
         shutdown_timeout_seconds=arguments.shutdown_timeout,
         max_body_bytes=arguments.max_body_mib * MIB,
+        request_timeout_seconds=arguments.request_timeout,
         reasoning_parser=arguments.reasoning_parser,
         tool_call_parser=arguments.tool_call_parser,
         enable_auto_tool_choice=arguments.enable_auto_tool_choice,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -50,6 +51,9 @@ async def test_more_than_may_wait_get_429_with_a_time_to_come_back(guarded: Serv
         assert retry is not None
         assert 1 <= int(retry) <= 60
         assert error["error"]["code"] == "queue_full"
+    counted = re.search(r"vllm:admission_rejections_total{[^}]*} (\S+)", guarded.get("/metrics")[1])
+    assert counted is not None
+    assert float(counted[1]) >= 3
     assert guarded.post("/v1/completions", {**PROMPT, "max_tokens": 1}, **KEY)[0] == 200
 
 

@@ -22,6 +22,7 @@ class ServerSettings:
     max_queue: int = 256  # requests that may wait beyond max_num_seqs
     shutdown_timeout_seconds: float = 30.0  # for running answers after SIGTERM
     max_body_bytes: int = 32 * MIB
+    request_timeout_seconds: float = 0.0  # of every answer; 0: none
     reasoning_parser: ReasoningFormat = "auto"
     tool_call_parser: ToolFormat = "auto"
     enable_auto_tool_choice: bool = True

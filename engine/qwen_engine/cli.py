@@ -18,6 +18,8 @@ from qwen_engine.flags import Parser, add_engine_flags, add_model_argument, engi
 from qwen_engine.plan_command import run_plan
 from qwen_engine.server.settings import MIB, ServerSettings
 
+STATS_PORT = 3001  # where people's notes on paged attention have /stats
+
 _USAGE = """\
 usage: qwen-engine COMMAND [MODEL] [flags]
 
@@ -110,6 +112,12 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         help="port to listen on; 0 is any free one (default: 8000)",
     )
     add(
+        "--stats-port",
+        type=int,
+        metavar="PORT",
+        help="second port that answers, for /stats; 0 is none (default: 3001, in Kubernetes none)",
+    )
+    add(
         "--api-key",
         action="append",
         default=[],
@@ -175,8 +183,12 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
 
 def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSettings:
     keys = [*arguments.api_key, os.environ.get("QWEN_API_KEY", "")]
-    if not 0 <= arguments.port <= 65535:
-        parser.error(f"--port: {arguments.port} is not between 0 and 65535")
+    if arguments.stats_port is None:
+        # In a pod the one port is enough: it is what probes, Services and Prometheus are told.
+        arguments.stats_port = 0 if "KUBERNETES_SERVICE_HOST" in os.environ else STATS_PORT
+    for flag, port in (("--port", arguments.port), ("--stats-port", arguments.stats_port)):
+        if not 0 <= port <= 65535:
+            parser.error(f"{flag}: {port} is not between 0 and 65535")
     lowest = {"max_queue": 0, "shutdown_timeout": 0, "request_timeout": 0, "max_body_mib": 1}
     for name, low in lowest.items():
         if not low <= getattr(arguments, name) < math.inf:
@@ -185,6 +197,7 @@ def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSet
         engine=engine_options(parser, arguments),
         host=arguments.host,
         port=arguments.port,
+        stats_port=arguments.stats_port,
         api_keys=tuple(key for key in keys if key),
         max_queue=arguments.max_queue,
         shutdown_timeout_seconds=arguments.shutdown_timeout,

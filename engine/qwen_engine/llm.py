@@ -53,7 +53,8 @@ class LLM:
 
     `settings` have vLLM's names: dtype, max_model_len, block_size, gpu_memory_utilization,
     swap_space, max_num_seqs, max_num_batched_tokens, enable_prefix_caching,
-    num_gpu_blocks_override, quantization, kv_cache_dtype, device, seed, chat_template, revision, download_dir.
+    num_gpu_blocks_override, quantization, kv_cache_dtype, device, seed, chat_template, revision,
+    download_dir. None leaves a setting to the planner.
 
     Raises:
         ImportError: the package was installed for planning only.

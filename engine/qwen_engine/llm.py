@@ -30,7 +30,6 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 # Settings of vLLM's LLM that scripts pass along, with the values that change nothing here.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1,),
     "pipeline_parallel_size": (1,),
     "trust_remote_code": (False,),
     "enforce_eager": (True, False),

@@ -184,7 +184,8 @@ def test_the_authors_recommendation_is_what_a_script_gets_that_says_nothing(llm:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"max_modellen": 5}, "max_modellen"), ({"pipeline_parallel_size": 2}, "pipeline_parallel_size"),
+    [({"max_modellen": 5}, "max_modellen"),
+     ({"pipeline_parallel_size": 2}, "pipeline_parallel_size"),
      ({"trust_remote_code": True}, "trust_remote_code")],
 )  # fmt: skip
 def test_settings_that_there_are_not_are_named(settings: dict[str, Any], said: str) -> None:

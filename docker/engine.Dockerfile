@@ -1,6 +1,6 @@
 # The engine as an appliance: it plans for the GPU or CPU it finds. Build from the repository's root:
 #   docker build -f docker/engine.Dockerfile -t qwen-engine:0.1.0 .
-#   docker run --gpus all -p 8000:8000 -v qwen-cache:/cache qwen-engine:0.1.0 serve Qwen/Qwen3-0.6B
+#   docker run --gpus all -p 8000:8000 -p 3001:3001 -v qwen-cache:/cache qwen-engine:0.1.0 serve Qwen/Qwen3-0.6B
 # torch's own packages bring CUDA, so a slim base is enough; the driver comes from the host.
 ARG BASE=python:3.12-slim
 FROM ${BASE} AS build
@@ -19,6 +19,6 @@ RUN mkdir /cache && chown 65532:65532 /cache
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp HF_HOME=/cache/huggingface \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
-EXPOSE 8000
+EXPOSE 8000 3001
 VOLUME /cache
 ENTRYPOINT ["/opt/venv/bin/qwen-engine"]

@@ -11,113 +11,39 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from qwen_engine.engine_thread import Abort, Add, Built, EngineThread, Stop
 from qwen_engine.errors import (
     NotReadyError,
     QueueFullError,
     RequestError,
+    RequestTimeoutError,
     ShuttingDownError,
     StepFailedError,
 )
+from qwen_engine.generation import Course, Deadline, EndReason, Generation
 from qwen_engine.sequence import DEFAULT_SCHEDULING, SamplingParams, SchedulingParams
 
 if TYPE_CHECKING:
     from qwen_engine.engine_stats import EngineStats
     from qwen_engine.llm_engine import StepOutput
 
-EndReason = Literal["stop", "length", "abort", "error"]
-
 
 class Observer(Protocol):
-    """Told of every accepted request's course, in the event loop (metrics)."""
+    """Told of every request, in the event loop (metrics)."""
 
-    def first_token(self, seconds: float, *, queued: float) -> None:
-        """Seconds from arrival to the first token, and of these until the first step."""
+    def first_token(self, seconds: float) -> None:
+        """Seconds from arrival to the first token."""
 
     def next_token(self, seconds: float) -> None:
         """Seconds from one token to the next."""
 
-    def ended(self, seconds: float, reason: EndReason) -> None:
-        """Seconds from arrival to the end."""
+    def ended(self, course: Course) -> None:
+        """How an accepted request went, once it ends."""
 
-
-class Generation:
-    """The outputs of one request: an async iterator of StepOutput, to be used with `async with`.
-
-    Leaving the block, by whatever way, aborts the request if it still runs, which frees its
-    blocks. A reader that is slower than the engine gets several steps merged into one output.
-    """
-
-    def __init__(self, request_id: str, on_close: Callable[[Generation, EndReason], None]) -> None:
-        self.request_id = request_id
-        self.arrived = time.monotonic()
-        self.last_token: float | None = None
-        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._on_close = on_close
-        self._changed = asyncio.Event()
-        self._pending: StepOutput | None = None
-        self._error: Exception | None = None
-        self._is_over = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self.close("abort")
-
-    def close(self, reason: EndReason) -> None:
-        """Abort the request if it still runs; `reason` is what the metrics will say."""
-        self._is_over = True
-        self._on_close(self, reason)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StepOutput:
-        """Wait for new tokens.
-
-        Raises:
-            StepFailedError: the step that ran this request failed.
-            ShuttingDownError: the server stopped before the answer was complete.
-        """
-        while self._pending is None and self._error is None and not self._is_over:
-            self._changed.clear()
-            await self._changed.wait()
-        if self._pending is not None:
-            output, self._pending = self._pending, None
-            self._is_over = output.finish_reason is not None
-            return output
-        if self._error is not None:
-            raise self._error
-        raise StopAsyncIteration
-
-    def deliver(self, output: StepOutput) -> None:
-        """Add new tokens to what the reader has not fetched yet."""
-        if self._pending is not None:
-            before = self._pending
-            output = replace(
-                output,
-                token_ids=before.token_ids + output.token_ids,
-                logprobs=before.logprobs + output.logprobs,
-                prompt_logprobs=before.prompt_logprobs,
-            )
-        self._pending = output
-        self._changed.set()
-
-    def fail(self, error: Exception) -> None:
-        """End with an error, which the reader meets after the tokens that came before it."""
-        self._error = error
-        if not self.accepted.done():
-            self.accepted.set_exception(error)
-        self._changed.set()
-
-    @property
-    def was_accepted(self) -> bool:
-        done = self.accepted.done() and not self.accepted.cancelled()
-        return done and self.accepted.exception() is None
+    def refused(self) -> None:
+        """One request was refused because the queue is full."""
 
 
 class AsyncEngine:
@@ -166,17 +92,29 @@ class AsyncEngine:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         scheduling: SchedulingParams = DEFAULT_SCHEDULING,
+        *,
+        deadline: Deadline | None = None,
     ) -> Generation:
         """Hand a request to the engine; returns once the engine has accepted it.
+
+        At the deadline it ends with a RequestTimeoutError, wherever it is by then.
 
         Raises:
             RequestError: it can never be served.
             UnavailableError: not now (still loading, queue full, shutting down).
         """
         self._check_open()
-        generation = Generation(request_id, self._close)
+        generation = Generation(
+            request_id,
+            num_prompt_tokens=len(prompt_token_ids),
+            max_tokens=params.max_tokens,
+            on_close=self._close,
+        )
         self._live[request_id] = generation
         self._idle.clear()
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            generation.timer = loop.call_at(deadline.at, self._expire, generation, deadline.seconds)
         self._thread.send(Add(request_id, prompt_token_ids, params, scheduling))
         try:
             await generation.accepted
@@ -210,6 +148,7 @@ class AsyncEngine:
         if not self._is_ready:
             raise NotReadyError("the model is still loading", retry_after_seconds=5)
         if len(self._live) >= self._limit:
+            self._observer.refused()
             raise QueueFullError(limit=self._limit, retry_after_seconds=self._retry_after())
 
     def _retry_after(self) -> int:
@@ -222,12 +161,18 @@ class AsyncEngine:
             self._thread.send(Abort(generation.request_id))
             self._forget(generation, reason)
 
+    def _expire(self, generation: Generation, seconds: float) -> None:
+        generation.fail(RequestTimeoutError(seconds=seconds))
+        self._close(generation, "abort")
+
     def _forget(self, generation: Generation, reason: EndReason) -> None:
         del self._live[generation.request_id]
+        if generation.timer is not None:
+            generation.timer.cancel()
         if generation.was_accepted:
-            seconds = time.monotonic() - generation.arrived
-            self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
-            self._observer.ended(seconds, reason)
+            course = generation.course(reason)
+            self._mean_seconds += 0.1 * (course.to_end - self._mean_seconds)
+            self._observer.ended(course)
         if not self._live:
             self._idle.set()
 
@@ -254,18 +199,13 @@ class AsyncEngine:
             generation = self._live.get(output.request_id)
             if generation is None:
                 continue  # closed while the step ran; its abort is on the way
-            self._observe_token(generation, output, now)
-            generation.deliver(output)
+            gap = generation.deliver(output, now)
+            if gap is None:
+                self._observer.first_token(now - generation.arrived)
+            else:
+                self._observer.next_token(gap)
             if output.finish_reason is not None:
                 self._forget(generation, output.finish_reason)
-
-    def _observe_token(self, generation: Generation, output: StepOutput, now: float) -> None:
-        if generation.last_token is None:
-            queued = max(0.0, output.started - generation.arrived)
-            self._observer.first_token(now - generation.arrived, queued=queued)
-        else:
-            self._observer.next_token(now - generation.last_token)
-        generation.last_token = now
 
     def on_failed_step(self, request_ids: list[str]) -> None:
         error = StepFailedError("the server met an internal error while computing this answer")

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from qwen_engine.async_engine import AsyncEngine, EndReason
+from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.bench_flags import BenchSettings
 from qwen_engine.errors import EngineError
+from qwen_engine.generation import Course
 from qwen_engine.launch import Launched, launch
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import PlanningError
@@ -110,11 +111,13 @@ def _describe(launched: Launched) -> dict[str, Any]:
 class _Nobody:
     """An observer that looks away."""
 
-    def first_token(self, seconds: float, *, queued: float) -> None: ...
+    def first_token(self, seconds: float) -> None: ...
 
     def next_token(self, seconds: float) -> None: ...
 
-    def ended(self, seconds: float, reason: EndReason) -> None: ...
+    def ended(self, course: Course) -> None: ...
+
+    def refused(self) -> None: ...
 
 
 async def _measure_server(settings: BenchSettings) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from qwen_engine import __version__
 from qwen_engine.flags import Parser, add_engine_flags, add_model_argument, engine_options
 from qwen_engine.plan_command import run_plan
 from qwen_engine.server.settings import MIB, ServerSettings
+
+STATS_PORT = 3001  # where people's notes on paged attention have /stats
 
 _USAGE = """\
 usage: qwen-engine COMMAND [MODEL] [flags]
@@ -109,6 +112,12 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         help="port to listen on; 0 is any free one (default: 8000)",
     )
     add(
+        "--stats-port",
+        type=int,
+        metavar="PORT",
+        help="second port that answers, for /stats; 0 is none (default: 3001, in Kubernetes none)",
+    )
+    add(
         "--api-key",
         action="append",
         default=[],
@@ -128,6 +137,14 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         default=30.0,
         metavar="SECONDS",
         help="time for running answers after SIGTERM (default: 30)",
+    )
+    add(
+        "--request-timeout",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="time for an answer from the arrival of its request; a request may ask for less by "
+        "the header X-Request-Timeout; 0 is no limit (default: 0)",
     )
     add(
         "--max-body-mib",
@@ -166,18 +183,26 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
 
 def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSettings:
     keys = [*arguments.api_key, os.environ.get("QWEN_API_KEY", "")]
-    if not 0 <= arguments.port <= 65535:
-        parser.error(f"--port: {arguments.port} is not between 0 and 65535")
-    if arguments.max_queue < 0 or arguments.shutdown_timeout < 0 or arguments.max_body_mib < 1:
-        parser.error("--max-queue and --shutdown-timeout must be at least 0, --max-body-mib 1")
+    if arguments.stats_port is None:
+        # In a pod the one port is enough: it is what probes, Services and Prometheus are told.
+        arguments.stats_port = 0 if "KUBERNETES_SERVICE_HOST" in os.environ else STATS_PORT
+    for flag, port in (("--port", arguments.port), ("--stats-port", arguments.stats_port)):
+        if not 0 <= port <= 65535:
+            parser.error(f"{flag}: {port} is not between 0 and 65535")
+    lowest = {"max_queue": 0, "shutdown_timeout": 0, "request_timeout": 0, "max_body_mib": 1}
+    for name, low in lowest.items():
+        if not low <= getattr(arguments, name) < math.inf:
+            parser.error(f"--{name.replace('_', '-')}: must be at least {low}")
     return ServerSettings(
         engine=engine_options(parser, arguments),
         host=arguments.host,
         port=arguments.port,
+        stats_port=arguments.stats_port,
         api_keys=tuple(key for key in keys if key),
         max_queue=arguments.max_queue,
         shutdown_timeout_seconds=arguments.shutdown_timeout,
         max_body_bytes=arguments.max_body_mib * MIB,
+        request_timeout_seconds=arguments.request_timeout,
         reasoning_parser=arguments.reasoning_parser,
         tool_call_parser=arguments.tool_call_parser,
         enable_auto_tool_choice=arguments.enable_auto_tool_choice,

@@ -24,6 +24,7 @@ configuration errors → one sentence and an exit code). The planner has a tree 
     │   ├── NotReadyError           the model is still loading
     │   ├── QueueFullError          as many requests wait as may
     │   └── ShuttingDownError       the server was told to stop
+    ├── RequestTimeoutError         the answer took longer than the request or the server allows
     ├── StepFailedError             the step that ran this request failed; the next one can go well
     └── OutOfBlocksError            our own bug: the pool was asked for more than it has free
 """
@@ -206,6 +207,18 @@ class ShuttingDownError(UnavailableError):
 
 class StepFailedError(EngineError):
     """The step that ran this request failed; the log has the cause, the user does not."""
+
+
+class RequestTimeoutError(EngineError):
+    """The answer was not complete in the time that the request or the server allows."""
+
+    def __init__(self, *, seconds: float) -> None:
+        super().__init__(
+            f"the answer was not complete after {seconds:g} s, which is the limit of "
+            "X-Request-Timeout or of the server's --request-timeout: ask for fewer tokens, or "
+            "stream, to have what is written in time"
+        )
+        self.seconds = seconds
 
 
 class OutOfBlocksError(EngineError):

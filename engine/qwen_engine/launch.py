@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Literal
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ModelNotFoundError
 from qwen_engine.hub import resolve_model
+from qwen_engine.model_config import ModelConfig
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Plan, format_bytes, make_plan
+from qwen_engine.structured import GrammarCompiler
 from qwen_engine.tokenizer import Tokenizer
 from qwen_engine.tuning import local_device, read_shape
 
@@ -76,6 +79,7 @@ class Launched:
     config: EngineConfig
     plan: Plan
     tokenizer: Tokenizer
+    compiler: GrammarCompiler
     recommended_sampling: Mapping[str, float]
 
 
@@ -99,12 +103,13 @@ def launch(options: EngineOptions, report: Report) -> Launched:
     from qwen_engine.llm_engine import LLMEngine
 
     tokenizer = Tokenizer.from_folder(path, chat_template=options.chat_template)
+    compiler = _start_compiler(path, tokenizer)
     engine = LLMEngine.from_config(config, on_progress=_LoadReporter(report))
     _log_memory(engine, plan)
     recommended = {}
     if options.use_recommended_sampling:
         recommended = _read_recommended_sampling(path / "generation_config.json")
-    return Launched(engine, config, plan, tokenizer, recommended)
+    return Launched(engine, config, plan, tokenizer, compiler, recommended)
 
 
 def _plan(options: EngineOptions, path: Path) -> Plan:
@@ -132,6 +137,22 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
         enable_prefix_caching=plan.enable_prefix_caching,
         seed=options.seed,
     )
+
+
+def _start_compiler(path: Path, tokenizer: Tokenizer) -> GrammarCompiler:
+    """Have the vocabulary prepared for grammars while the weights are read.
+
+    That holds the interpreter lock for most of a second; in a request all would wait for it.
+    """
+    model = ModelConfig.from_folder(path)
+    own = tokenizer.eos_token_id
+    compiler = GrammarCompiler(
+        tokenizer,
+        vocab_size=model.vocab_size,
+        eos_token_ids=model.eos_token_ids | (frozenset() if own is None else {own}),
+    )
+    threading.Thread(target=compiler.prepare, name="grammar vocabulary", daemon=True).start()
+    return compiler
 
 
 class _LoadReporter:

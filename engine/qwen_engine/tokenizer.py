@@ -42,6 +42,11 @@ class Tokenizer:
         self.eos_token_id: int | None = hf_tokenizer.eos_token_id
 
     @property
+    def hf(self) -> Any:
+        """The tokenizer as transformers has it, for users; not to be used while others encode."""
+        return self._hf
+
+    @property
     def chat_template(self) -> str:
         """The text of the template that `render_chat` uses; empty if there is none."""
         return str(self._chat_template or self._hf.chat_template or "")

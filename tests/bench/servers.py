@@ -34,7 +34,8 @@ class ServerCommand:
 def our_server(model: Path) -> ServerCommand:
     words = (sys.executable, "-m", "qwen_engine", "serve", str(model), "--dtype", "bfloat16",
              "--max-model-len", "4096", "--num-gpu-blocks-override", "640",
-             "--block-size", "32", "--max-num-seqs", "32", "--host", "127.0.0.1")  # fmt: skip
+             "--block-size", "32", "--max-num-seqs", "32", "--host", "127.0.0.1",
+             "--stats-port", "0")  # fmt: skip
     return ServerCommand("ours", words, "/ready", {})
 
 

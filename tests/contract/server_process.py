@@ -31,7 +31,7 @@ class ServerProcess:
     ) -> None:
         self._log = log
         command = [sys.executable, "-m", module, "serve"]
-        command += ["--host", "127.0.0.1", "--port", "0", *words]
+        command += ["--host", "127.0.0.1", "--port", "0", "--stats-port", "0", *words]
         if setpriv := shutil.which("setpriv"):  # ends with us even if we are killed
             command = [setpriv, "--pdeathsig", "KILL", *command]
         # Tiny models gain nothing from a second thread, and tests share their cores.

@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.conftest import MAX_MODEL_LEN, NAME
 from tests.contract.server_process import ServerProcess
+from tests.models.dialogues import TOOLS
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -152,6 +153,33 @@ def test_tokens_and_text_can_be_turned_into_each_other(server: ServerProcess) ->
     status, messages = server.post("/tokenize", {"messages": QUESTION})
     text = server.post("/detokenize", {"tokens": messages["tokens"]})[1]["prompt"]
     assert text.endswith("<|im_start|>assistant\n")
+
+
+def test_tokens_of_a_chat_with_tools_are_those_that_the_chat_is_charged_for(
+    memorised: ServerProcess,
+) -> None:
+    chat = {"messages": QUESTION, "tools": TOOLS}
+    count = memorised.post("/tokenize", chat)[1]["count"]
+    answer = memorised.post("/v1/chat/completions", {**chat, "max_tokens": 1})[1]
+    assert answer["usage"]["prompt_tokens"] == count
+    assert count > memorised.post("/tokenize", {"messages": QUESTION})[1]["count"]
+    none = memorised.post("/tokenize", {**chat, "tool_choice": "none"})[1]["count"]
+    assert none == memorised.post("/tokenize", {"messages": QUESTION})[1]["count"]
+
+
+def test_tokens_of_a_message_that_is_to_be_continued(memorised: ServerProcess) -> None:
+    turns = [*QUESTION, {"role": "assistant", "content": "It is"}]
+    body = {"messages": turns, "continue_final_message": True, "add_generation_prompt": False}
+    ids = memorised.post("/tokenize", body)[1]["tokens"]
+    text = memorised.post("/detokenize", {"tokens": ids})[1]["prompt"]
+    assert text.endswith("It is")
+    status, answer = memorised.post("/tokenize", {**body, "add_generation_prompt": True})
+    assert (status, answer["error"]["param"]) == (400, "continue_final_message")
+
+
+def test_tools_cannot_be_counted_for_a_model_without_them(server: ServerProcess) -> None:
+    status, answer = server.post("/tokenize", {"messages": QUESTION, "tools": TOOLS})
+    assert (status, answer["error"]["param"]) == (400, "tools")
 
 
 def test_a_literal_replacement_character_comes_through(server: ServerProcess) -> None:

@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from qwen_engine.errors import EngineError
+from qwen_engine.errors import EngineError, StepFailedError
 from qwen_engine.launch import Launched, Progress, launch
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Demands, PlanningError
 from qwen_engine.sequence import ScheduledBatch
 from qwen_engine.server.app import build_app
+from qwen_engine.server.exchange import together
 from qwen_engine.server.run import explain_load
 from qwen_engine.server.settings import ServerSettings
 from qwen_engine.server.state import STATE
 from tests.models.tiny import build_tiny
+from tests.unit.test_async_engine import until
 
 OPTIONS = EngineOptions(
     model=str(build_tiny("qwen3-tied")),
@@ -96,6 +98,40 @@ async def test_a_step_that_fails_in_mid_stream_ends_it_with_an_error_event(bench
     assert json.loads(text.strip().split("\n\n")[-1][6:])["error"]["code"] == "step_failed"
     assert "[DONE]" not in text
     assert "secret" not in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failing_step_ends_all_choices_of_its_request(bench: Bench, stream: bool) -> None:
+    engine = bench.client.server.app[STATE].engine  # type: ignore[union-attr]
+    fields = {**PROMPT, "n": 4, "temperature": 1, "stream": stream}
+    asking = asyncio.ensure_future(bench.client.post("/v1/completions", json=fields))
+    await until(lambda: engine.stats.num_running > 0)
+    bench.faulty.faults.append(RuntimeError("secret"))
+    text = (await (await asking).read()).decode()
+    assert '"step_failed"' in text
+    assert not stream or text.rstrip().splitlines()[-1].startswith('data: {"error"')
+    await until(lambda: engine.stats.num_running + engine.stats.num_waiting == 0)
+    assert engine.stats.num_used_blocks == 0
+    assert (await bench.complete(max_tokens=3, n=2))[0] == 200
+
+
+async def test_what_is_done_together_ends_together() -> None:
+    waiting = asyncio.Event()
+    ended: list[str] = []
+
+    async def sibling() -> None:
+        try:
+            await waiting.wait()
+        finally:
+            ended.append("sibling")
+
+    async def broken() -> None:
+        await asyncio.sleep(0)
+        raise StepFailedError("broken")
+
+    with pytest.raises(StepFailedError):
+        await together([sibling(), broken(), sibling(), broken()])
+    assert ended == ["sibling"] * 2
 
 
 async def test_an_engine_that_is_lost_is_reported_by_the_liveness_probe(bench: Bench) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 import signal
 import socket
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,9 @@ async def test_more_than_may_wait_get_429_with_a_time_to_come_back(guarded: Serv
         assert retry is not None
         assert 1 <= int(retry) <= 60
         assert error["error"]["code"] == "queue_full"
+    counted = re.search(r"vllm:admission_rejections_total{[^}]*} (\S+)", guarded.get("/metrics")[1])
+    assert counted is not None
+    assert float(counted[1]) >= 3
     assert guarded.post("/v1/completions", {**PROMPT, "max_tokens": 1}, **KEY)[0] == 200
 
 
@@ -119,6 +124,39 @@ def test_a_context_that_the_model_does_not_have_ends_with_the_figures(start_serv
     line = failure(start_server(*words))
     assert "65536" in line.replace(",", "")
     assert "1024" in line.replace(",", "")
+
+
+def test_the_appliance_says_its_plan_and_answers_stats_on_a_second_port_too(
+    start_server: Start,
+) -> None:
+    """All by itself: a model and nothing else, as `docker run … serve MODEL` has it."""
+    port = free_port()
+    server = start_server(str(build_tiny("qwen3-tied")), "--device", "cpu", "--stats-port", port)
+    server.wait_ready()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/stats", timeout=30) as response:
+        stats = json.loads(response.read())
+    assert stats["num_total_gpu_blocks"] == stats["num_free_gpu_blocks"] > 0
+    for flag in ("--block-size", "--max-model-len", "--gpu-memory-utilization", "--max-num-seqs"):
+        assert re.search(rf"Plan: {flag} \S+ \(.+\)", server.log()), "each with its reason"
+
+
+def free_port() -> str:
+    with socket.socket() as it:
+        it.bind(("127.0.0.1", 0))
+        return str(it.getsockname()[1])
+
+
+def test_a_second_port_that_is_taken_is_a_warning_and_the_server_serves(
+    start_server: Start,
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = [str(build_tiny("qwen3-tied")), "--device", "cpu", "--max-model-len", "512"]
+        server = start_server(*words, "--stats-port", port).wait_ready()
+    assert server.get("/stats")[0] == 200
+    assert f"Port {port} is not answered too (--stats-port)" in server.log()
 
 
 def test_a_port_that_is_taken_is_named(start_server: Start) -> None:

@@ -21,7 +21,14 @@ VLLM = {
     "vllm:num_preemptions_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
     "vllm:request_success_total", "vllm:time_to_first_token_seconds_bucket",
     "vllm:inter_token_latency_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket",
-    "vllm:request_queue_time_seconds_bucket",
+    "vllm:request_queue_time_seconds_bucket", "vllm:request_prefill_time_seconds_bucket",
+    "vllm:request_decode_time_seconds_bucket", "vllm:request_inference_time_seconds_bucket",
+    "vllm:request_time_per_output_token_seconds_bucket", "vllm:request_prompt_tokens_bucket",
+    "vllm:request_generation_tokens_bucket", "vllm:request_prefill_kv_computed_tokens_bucket",
+    "vllm:request_params_max_tokens_bucket", "vllm:request_max_num_generation_tokens_bucket",
+    "vllm:request_params_n_bucket", "vllm:admission_rejections_total",
+    "vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total",
+    "vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total", "vllm:lora_requests_info",
 }  # fmt: skip
 OURS = {
     "qwen_kv_blocks", "qwen_kv_blocks_allocated_total", "qwen_kv_blocks_freed_total",
@@ -51,7 +58,7 @@ def test_every_series_is_there_before_the_first_request_with_vllms_labels(
 ) -> None:
     samples = scrape(server)
     assert samples.keys() >= VLLM | OURS
-    for name in VLLM - {"vllm:cache_config_info"}:
+    for name in VLLM - {"vllm:cache_config_info", "vllm:lora_requests_info"}:
         for labels, _ in samples[name]:
             assert labels["model_name"] == NAME
             assert labels["engine"] == "0"
@@ -59,6 +66,11 @@ def test_every_series_is_there_before_the_first_request_with_vllms_labels(
     assert (config["block_size"], config["num_gpu_blocks"]) == ("16", "64")
     reasons = {labels["finished_reason"] for labels, _ in samples["vllm:request_success_total"]}
     assert {"stop", "length", "abort"} <= reasons
+    by_reason = samples["vllm:num_requests_waiting_by_reason"]
+    assert {labels["reason"] for labels, _ in by_reason} == {"capacity", "deferred"}
+    assert samples["vllm:admission_rejections_total"][0][0]["reason"] == "max_num_queued_reqs"
+    adapters = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+    assert samples["vllm:lora_requests_info"][0][0] == adapters
     assert value(samples, "qwen_model_load_progress") == 1
 
 
@@ -77,7 +89,17 @@ def test_an_answer_is_counted(server: ServerProcess) -> None:
     assert grown("vllm:time_to_first_token_seconds_count") == 1
     assert grown("vllm:inter_token_latency_seconds_count") == 4
     assert grown("vllm:e2e_request_latency_seconds_count") == 1
-    assert grown("vllm:request_queue_time_seconds_count") == 1
+    for name in ("queue_time", "prefill_time", "decode_time", "inference_time"):
+        assert grown(f"vllm:request_{name}_seconds_count") == 1
+    assert grown("vllm:request_time_per_output_token_seconds_count") == 1
+    assert grown("vllm:request_prompt_tokens_sum") == 20
+    assert grown("vllm:request_prefill_kv_computed_tokens_sum") <= 20
+    assert grown("vllm:request_generation_tokens_sum") == 5
+    assert grown("vllm:request_params_max_tokens_sum") == 5
+    assert grown("vllm:request_params_n_sum") == 1
+    phases = ("queue", "prefill", "decode")
+    together = sum(grown(f"vllm:request_{name}_time_seconds_sum") for name in phases)
+    assert together <= grown("vllm:e2e_request_latency_seconds_sum") + 1e-6
     assert grown("vllm:prefix_cache_queries_total") == 20
     assert grown("qwen_kv_blocks_allocated_total") == grown("qwen_kv_blocks_freed_total") > 0
 

@@ -118,6 +118,98 @@ def test_escape_stops_an_answer_and_its_blocks_become_free(
     expect(page.locator("#blocks")).to_contain_text("64 of 64")
 
 
+def cells(page: Page, kind: str) -> int:
+    return page.locator(f"#cells i.{kind}").count()
+
+
+def number(page: Page, kind: str) -> int:
+    return int(page.locator(f"#pool-{kind}").inner_text())
+
+
+def test_the_block_pool_is_watched_by_keyboard_alone(page: Page, server: ServerProcess) -> None:
+    """The server's numbers, made larger on their way so that every kind of block is there."""
+    stats = server.get("/stats")[1]
+    busy = {
+        "num_used_gpu_blocks": 10, "num_cached_gpu_blocks": 20, "num_requests_running": 3,
+        "num_total_cpu_blocks": 40, "num_used_cpu_blocks": 4, "num_requests_swapped": 1,
+    }  # fmt: skip
+    shown = dict(stats)
+    page.route("**/stats", lambda route: route.fulfill(json=shown))
+    open_page(page, server)
+    page.keyboard.press("Alt+b")
+    panel = page.get_by_role("region", name="Block pool")
+    expect(panel).to_be_visible()
+    expect(page.locator("#pool-facts")).to_contain_text("16 tokens in a block · 0 running")
+    assert cells(page, "used") == number(page, "used") == 0
+    assert cells(page, "cached") + cells(page, "free") == 64
+    expect(page.locator("#swap")).to_be_hidden()
+    shown.update(busy)
+    expect(page.locator("#pool-used")).to_have_text("10")
+    assert [cells(page, kind) for kind in ("used", "cached", "free")] == [10, 20, 34]
+    assert [number(page, kind) for kind in ("used", "cached", "free")] == [10, 20, 34]
+    expect(page.locator("#blocks")).to_contain_text("54 of 64 blocks free")
+    expect(page.locator("#pool-swapped")).to_have_text("4 of 40")
+    assert page.locator("#swap-cells i.used").count() == 4
+    expect(page.locator("#pool-facts")).to_contain_text("3 running · 0 waiting · 1 swapped out")
+    assert not page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+
+
+def test_an_answer_can_be_written_again_in_place_of_the_old_one(
+    page: Page, server: ServerProcess
+) -> None:
+    open_page(page, server)
+    set_longest(page, 4)
+    ask(page, "First")
+    ask_again = page.get_by_role("button", name="Write again")
+    expect(ask_again).to_have_count(1)
+    ask(page, "Second")
+    expect(page.locator(".turn.assistant .facts")).to_have_count(2)
+    expect(ask_again).to_have_count(1)
+    for press in (ask_again.click, lambda: page.keyboard.press("Alt+r")):
+        with page.expect_request("**/v1/chat/completions") as sent:
+            press()
+        turns = sent.value.post_data_json["messages"]
+        assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
+        assert turns[-1]["content"] == "Second"
+        expect(page.locator(".turn.assistant .facts")).to_have_count(2)
+        expect(page.locator(".turn.user")).to_have_count(2)
+
+
+def test_thinking_can_be_turned_off_in_the_settings(page: Page, memorised: ServerProcess) -> None:
+    open_page(page, memorised)
+    set_longest(page, 100)
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Thinking").select_option("off")
+    page.get_by_role("button", name="Done").click()
+    ask(page, "Capital of France?")
+    expect(page.locator(".turn.assistant .facts")).to_contain_text("tokens")
+    expect(page.locator(".turn.assistant .text")).to_have_text("Paris.")
+    expect(page.locator(".thinking")).to_have_count(0)
+
+
+def test_tables_and_rules_are_drawn(page: Page, server: ServerProcess) -> None:
+    open_page(page, server)
+    found = page.evaluate(
+        """async (text) => {
+            const { render } = await import("/markdown.js");
+            const box = document.createElement("div");
+            box.append(render(text));
+            const words = (name) => [...box.querySelectorAll(name)].map((e) => e.textContent);
+            return {
+                head: words("th"), cells: words("td"), rules: words("hr").length,
+                right: words("td.right"), rest: words("p"),
+            };
+        }""",
+        "a | b is no table\n\n| City | *People* |\n|---|--:|\n| Paris | 2 |\n| Rome |\n\n---\nend",
+    )
+    assert found == {
+        "head": ["City", "People"], "cells": ["Paris", "2", "Rome", ""], "rules": 1,
+        "right": ["2", ""], "rest": ["a | b is no table", "end"],
+    }  # fmt: skip
+
+
 def test_what_the_server_refuses_is_shown_and_can_be_tried_again(
     page: Page, server: ServerProcess
 ) -> None:

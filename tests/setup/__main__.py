@@ -16,6 +16,7 @@ from tests.setup.debian import (
     apt_install,
     candidate_version,
     ensure_packages,
+    unpack_program,
 )
 from tests.setup.steps import SetupError, run_logged, step
 from tests.setup.venv import PYTHON, ensure_venv
@@ -43,6 +44,7 @@ def _set_up(purpose: str) -> None:
         _check_demo_can_run()
     if purpose in {"test", "all"}:
         ensure_packages(NODE, without="tests on a real node will be skipped")
+        unpack_program("prometheus", "promtool")
         ensure_packages(BROWSER, without="tests of the chat page in a browser will be skipped")
     elif purpose == "demo" and given_kubeconfig() is None:
         ensure_packages(NODE, without="so there can be no node here")

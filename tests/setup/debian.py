@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.setup.steps import run_logged, step
+from tests.cluster.paths import cache_dir
+from tests.setup.steps import SetupError, run_logged, step
 
 _SYSTEM_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 _APT_ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive"}
@@ -58,6 +59,31 @@ def ensure_packages(needs: Sequence[Need], *, without: str) -> None:
         print(f"• missing: {', '.join(missing)} (not root); {without}. As root: {command}")
     else:
         apt_install(missing)
+
+
+def unpack_program(package: str, program: str) -> None:
+    """Put one program of a package into the cache; where that can't be, say what is lost.
+
+    Installing the package would also start the services that it brings.
+    """
+    if shutil.which(program) or unpacked_program(package, program).exists():
+        return
+    target = cache_dir() / package
+    extract = f"dpkg-deb --fsys-tarfile {package}_*.deb | tar -x ./usr/bin/{program}"
+    steps = [f"cd '{target}'", f"apt-get download {package}", extract, f"rm {package}_*.deb"]
+    if os.geteuid() == 0:
+        steps.insert(0, "apt-get update")
+    try:
+        with step(f"{program}, out of Debian's package {package}"):
+            target.mkdir(parents=True, exist_ok=True)
+            run_logged(["sh", "-c", " && ".join(steps)], log=f"{package}.log")
+    except SetupError:
+        print(f"• missing: {program}; its test will be skipped")
+
+
+def unpacked_program(package: str, program: str) -> Path:
+    """Return where `unpack_program` puts it."""
+    return cache_dir() / package / "usr" / "bin" / program
 
 
 def apt_install(packages: Sequence[str]) -> None:

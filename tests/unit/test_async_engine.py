@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from qwen_engine.async_engine import AsyncEngine, EndReason
+from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.engine_stats import EngineStats
 from qwen_engine.errors import (
     CannotEverFitError,
     NotReadyError,
     QueueFullError,
+    RequestTimeoutError,
     ShuttingDownError,
     StepFailedError,
 )
+from qwen_engine.generation import Course, Deadline, EndReason
 from qwen_engine.llm_engine import StepOutput
 from qwen_engine.sequence import FinishReason, SamplingParams, SchedulingParams
 
@@ -29,6 +31,8 @@ class ScriptedEngine:
     failures: list[Exception] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
     threads: set[str] = field(default_factory=set)
+    num_begun: int = 0
+    num_done: int = 0
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -51,7 +55,9 @@ class ScriptedEngine:
 
     def step(self) -> list[StepOutput]:
         self.threads.add(threading.current_thread().name)
+        self.num_begun += 1
         assert self.gate.wait(10)
+        self.num_done += 1
         if self.failures:
             raise self.failures.pop(0)
         return [self._advance(request_id) for request_id in list(self.requests)]
@@ -98,17 +104,28 @@ class Watcher:
 
     firsts: int = 0
     nexts: int = 0
-    ends: list[EndReason] = field(default_factory=list)
+    courses: list[Course] = field(default_factory=list)
+    num_refused: int = 0
 
-    def first_token(self, seconds: float, *, queued: float) -> None:
-        assert 0 <= queued <= seconds
+    @property
+    def ends(self) -> list[EndReason]:
+        return [course.reason for course in self.courses]
+
+    def first_token(self, seconds: float) -> None:
+        assert seconds >= 0
         self.firsts += 1
 
     def next_token(self, seconds: float) -> None:
         self.nexts += 1
 
-    def ended(self, seconds: float, reason: EndReason) -> None:
-        self.ends.append(reason)
+    def ended(self, course: Course) -> None:
+        start, first, last = course.to_first_step, course.to_first_token, course.to_last_token
+        if start is not None and first is not None and last is not None:
+            assert 0 <= start <= first <= last <= course.to_end
+        self.courses.append(course)
+
+    def refused(self) -> None:
+        self.num_refused += 1
 
 
 @dataclass
@@ -150,6 +167,8 @@ async def test_every_token_arrives_once_and_in_order(bench: Bench) -> None:
     assert answers == [list(range(200))] * 4
     assert bench.watcher.ends == ["length"] * 4
     assert bench.watcher.firsts == 4
+    assert bench.watcher.nexts == 4 * 199
+    assert {course.num_output_tokens for course in bench.watcher.courses} == {200}
 
 
 async def test_the_engine_is_touched_by_one_thread_only(bench: Bench) -> None:
@@ -163,6 +182,44 @@ async def test_leaving_early_aborts_and_frees_the_blocks(bench: Bench) -> None:
     await until(lambda: not bench.scripted.requests)
     await until(lambda: bench.engine.stats is not None and bench.engine.stats.num_used_blocks == 0)
     assert bench.watcher.ends == ["abort"]
+
+
+async def test_a_request_whose_reader_leaves_is_in_no_step_but_the_one_that_runs(
+    bench: Bench,
+) -> None:
+    scripted = bench.scripted
+    async with await bench.engine.submit("r", [1], tokens(10**6)) as generation:
+        await anext(generation)
+        scripted.gate.clear()
+        await until(lambda: scripted.num_begun == scripted.num_done + 1)
+    num_begun = scripted.num_begun
+    scripted.gate.set()
+    await until(lambda: bench.engine.stats is not None and bench.engine.stats.num_used_blocks == 0)
+    assert scripted.num_begun == num_begun
+
+
+async def test_a_request_that_is_late_ends_with_an_error_and_frees_its_blocks(bench: Bench) -> None:
+    now = asyncio.get_running_loop().time()
+    deadline = Deadline(now + 0.02, 0.02)
+    generation = await bench.engine.submit("r", [1], tokens(10**9), deadline=deadline)
+    with pytest.raises(RequestTimeoutError, match=r"after 0\.02 s"):
+        async for _ in generation:
+            pass
+    await until(lambda: not bench.scripted.requests)
+    assert bench.watcher.ends == ["abort"]
+    assert await collect(bench, "next", 2) == [0, 1]
+
+
+async def test_time_also_ends_for_a_request_that_is_not_taken_yet(bench: Bench) -> None:
+    bench.scripted.gate.clear()
+    running = asyncio.create_task(collect(bench, "r", 1))
+    await until(lambda: bench.scripted.num_begun == 1)
+    deadline = Deadline(asyncio.get_running_loop().time(), 0.5)
+    with pytest.raises(RequestTimeoutError):
+        await bench.engine.submit("late", [1], tokens(1), deadline=deadline)
+    bench.scripted.gate.set()
+    assert await running == [0]
+    await until(lambda: not bench.scripted.requests)
 
 
 async def test_a_cancelled_reader_aborts_its_request(bench: Bench) -> None:
@@ -188,6 +245,7 @@ async def test_more_than_may_wait_are_refused_with_a_time_to_come_back(bench: Be
     with pytest.raises(QueueFullError) as caught:
         await bench.engine.submit("one-too-many", [1], tokens(1))
     assert 1 <= caught.value.retry_after_seconds <= 60
+    assert bench.watcher.num_refused == 1
     bench.scripted.gate.set()
     assert await asyncio.gather(*tasks) == [[0]] * 4
     assert await collect(bench, "later", 1) == [0]

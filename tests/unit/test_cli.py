@@ -66,6 +66,18 @@ def test_the_model_may_be_a_flag() -> None:
         assert _server_settings(parser, parser.parse_or_exit(words)).engine.model == "a/b"
 
 
+def test_a_second_port_answers_for_stats_except_in_a_pod(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert settings_of().stats_port == 3001
+    assert settings_of("--stats-port", "0").stats_port == 0
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert settings_of().stats_port == 0
+    assert settings_of("--stats-port", "3001").stats_port == 3001
+    assert "--stats-port: 70000" in complaint(capsys, "--stats-port", "70000")
+
+
 def test_several_names_can_be_served_and_several_keys_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

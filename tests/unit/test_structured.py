@@ -75,6 +75,22 @@ def start(
     return Writer(tokenizer, grammar.constrain(thinking))
 
 
+def test_a_prepared_compiler_reads_the_vocabulary_no_more(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.prepare()
+    monkeypatch.setattr("llguidance.LLTokenizer", None)
+    assert compiler.compile(Form("regex", "ab", "guided_regex"))
+
+
+def test_a_vocabulary_that_cannot_be_read_is_no_end_of_the_launch(
+    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = GrammarCompiler(tokenizer, vocab_size=-1, eos_token_ids=frozenset())
+    broken.prepare()
+    assert "no grammars" in caplog.text
+
+
 def test_without_thinking_the_form_holds_from_the_first_token(
     tokenizer: Tokenizer, compiler: GrammarCompiler
 ) -> None:

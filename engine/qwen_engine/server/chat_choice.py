@@ -9,9 +9,10 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
+from qwen_engine.answer_text import Piece
 from qwen_engine.parsing.tool_calls import Arguments, CallStart, Event, Text, ToolCallParser
 from qwen_engine.sequence import TokenLogprobs
-from qwen_engine.server.answer import Answer, Piece
+from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.chat import chat_choice, chat_delta
 from qwen_engine.server.protocol.tools import ToolUse
 from qwen_engine.server.scores import Scored, chat_body, scored_prompt

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from qwen_engine.errors import RequestError
-from qwen_engine.parsing.reasoning import (
-    message_opens_thinking,
-    prompt_closes_thinking,
-    prompt_opens_thinking,
-)
+from qwen_engine.server.body import read_body
 from qwen_engine.server.chat_choice import ChatChoice
-from qwen_engine.server.exchange import finished, new_request_id, response_headers, usage_of
-from qwen_engine.server.failures import read_json
+from qwen_engine.server.exchange import (
+    finished,
+    new_request_id,
+    read_deadline,
+    response_headers,
+    together,
+    usage_of,
+)
 from qwen_engine.server.protocol.chat import (
     ChatHead,
     ChatRequest,
@@ -27,17 +29,20 @@ from qwen_engine.server.scores import prompt_body
 from qwen_engine.server.service import Ask, ModelService
 from qwen_engine.server.state import STATE
 from qwen_engine.server.stream import EventStream
-from qwen_engine.structured import Thinking
+from qwen_engine.structured import Thinking, thinking_at_start
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """Parse, submit, respond."""
     state = request.app[STATE]
     service = state.require_service()
-    chat = parse_chat(await read_json(request), service.recommended_sampling)
+    deadline = read_deadline(request)
+    recommended = service.recommended_sampling
+    chat = await read_body(request, lambda body: parse_chat(body, recommended))
     model = service.check_name(chat.model)
     _refuse_too_many(chat, state.engine.max_requests)
-    ask = await _prepare(service, chat)
+    state.metrics.asked(chat.sampling.num_choices)
+    ask = replace(await _prepare(service, chat), deadline=deadline)
     head = ChatHead(ask.request_id, service.now(), model)
     headers = response_headers(ask.request_id, chat.ignored)
     async with AsyncExitStack() as stack:
@@ -69,7 +74,10 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
         variables=chat.template_variables,
         tools=chat.tool_use.tools,
     )
-    thinking = _thinking(chat, text) if service.knows_thinking else Thinking.CLOSED
+    thinking = Thinking.CLOSED
+    if service.knows_thinking:
+        last = chat.messages[-1]["content"] if chat.continue_final_message else None
+        thinking = thinking_at_start(text, continued=last)
     return Ask(
         new_request_id("chatcmpl"),
         await service.encode_rendered(text),
@@ -80,16 +88,6 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
         grammar=grammar,
         thinking=thinking,
     )
-
-
-def _thinking(chat: ChatRequest, prompt: str) -> Thinking:
-    """Say where the answer begins."""
-    if chat.continue_final_message:
-        is_open = message_opens_thinking(chat.messages[-1]["content"])
-        return Thinking.OPEN if is_open else Thinking.CLOSED
-    if prompt_opens_thinking(prompt):
-        return Thinking.OPEN
-    return Thinking.CLOSED if prompt_closes_thinking(prompt) else Thinking.POSSIBLE
 
 
 async def _submit(
@@ -110,7 +108,7 @@ async def _whole(
 ) -> dict[str, Any]:
     wanted = chat.sampling.prompt_logprobs
     scored = [] if wanted is None else await choices[0].scored_prompt()
-    bodies = await asyncio.gather(*(choice.whole() for choice in choices))
+    bodies = await together(choice.whole() for choice in choices)
     body = head.completion(bodies, _usage(choices))
     if wanted is None:
         return body
@@ -128,7 +126,7 @@ async def _stream(
             await events.send({**head.chunk(delta), **blank})
 
     async with events:
-        await asyncio.gather(*map(send_choice, choices))
+        await together(map(send_choice, choices))
         if chat.streaming.include_usage:
             await events.send(head.usage_chunk(_usage(choices)))
     return events.response

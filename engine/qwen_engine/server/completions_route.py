@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
 
 from qwen_engine.errors import RequestError
 from qwen_engine.server.answer import Answer
-from qwen_engine.server.exchange import finished, new_request_id, response_headers, usage_of
-from qwen_engine.server.failures import read_json
+from qwen_engine.server.body import read_body
+from qwen_engine.server.exchange import (
+    finished,
+    new_request_id,
+    read_deadline,
+    response_headers,
+    together,
+    usage_of,
+)
 from qwen_engine.server.protocol.bodies import usage_body
 from qwen_engine.server.protocol.completions import (
     CompletionHead,
@@ -88,11 +94,14 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     """Parse, submit, respond."""
     state = request.app[STATE]
     service = state.require_service()
-    wanted = parse_completion(await read_json(request), service.recommended_sampling)
+    deadline = read_deadline(request)
+    recommended = service.recommended_sampling
+    wanted = await read_body(request, lambda body: parse_completion(body, recommended))
     model = service.check_name(wanted.model)
     _refuse_too_many(wanted, state.engine.max_requests)
+    state.metrics.asked(wanted.sampling.num_choices)
     request_id = new_request_id("cmpl")
-    asks = await _prepare(service, wanted, request_id)
+    asks = [replace(ask, deadline=deadline) for ask in await _prepare(service, wanted, request_id)]
     head = CompletionHead(request_id, service.now(), model)
     headers = response_headers(request_id, wanted.ignored)
     async with AsyncExitStack() as stack:
@@ -169,7 +178,7 @@ async def _echo(service: ModelService, prompt: Prompt) -> str:
 async def _whole(
     head: CompletionHead, parts: Sequence[_Part], headers: dict[str, str]
 ) -> web.Response:
-    choices = await asyncio.gather(*(part.whole() for part in parts))
+    choices = await together(part.whole() for part in parts)
     return web.json_response(head.completion(choices, _usage(parts)), headers=headers)
 
 
@@ -184,7 +193,7 @@ async def _stream(
             await events.send({**head.chunk(choice), **blank})
 
     async with events:
-        await asyncio.gather(*map(send_part, parts))
+        await together(map(send_part, parts))
         if wanted.streaming.include_usage:
             await events.send(head.usage_chunk(_usage(parts)))
     return events.response

@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import re
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from aiohttp import web
 
+from qwen_engine.errors import RequestError
+from qwen_engine.generation import Deadline
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.bodies import usage_body
+from qwen_engine.server.protocol.fields import describe
+from qwen_engine.server.state import STATE
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 IGNORED_HEADER = "X-Ignored-Fields"
+TIMEOUT_HEADER = "X-Request-Timeout"  # seconds
 _SHOWN_FIELDS = 20
 _NOT_IN_A_HEADER = re.compile(r"[^\w.\[\]-]", re.ASCII)
 
 
 def new_request_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def read_deadline(request: web.Request) -> Deadline | None:
+    """Return when the answer has to be complete: the sooner of the request's and the server's.
+
+    Raises:
+        RequestError: the request's header is no time.
+    """
+    limit = request.app[STATE].settings.request_timeout_seconds or math.inf
+    given = request.headers.get(TIMEOUT_HEADER)
+    seconds = limit if given is None else min(limit, _parse_seconds(given))
+    if seconds == math.inf:
+        return None
+    return Deadline(asyncio.get_running_loop().time() + seconds, seconds)
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        why = f"must be a number of seconds above 0, not {describe(text)}"
+        raise RequestError(f"{TIMEOUT_HEADER} {why}", param=TIMEOUT_HEADER)
+    return seconds
+
+
+async def together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Do all at once and return their results; if one fails, end the others and raise its error."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise
 
 
 def response_headers(request_id: str, ignored: Sequence[str]) -> dict[str, str]:

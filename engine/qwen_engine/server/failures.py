@@ -7,7 +7,6 @@ are out.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -21,13 +20,19 @@ from qwen_engine.errors import (
     PromptTooLongError,
     QueueFullError,
     RequestError,
+    RequestTimeoutError,
     StepFailedError,
     UnavailableError,
     UnknownModelError,
 )
+from qwen_engine.server.missing import explain_missing
 from qwen_engine.server.protocol.bodies import error_body
 
 log = logging.getLogger(__name__)
+
+# OpenAI's clients send a request again after a 408, unless this says no (openai-python,
+# _base_client.py, _should_retry); it would take as long again.
+_DO_NOT_RETRY = {"X-Should-Retry": "false"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,8 +72,8 @@ def explain(error: Exception, request: web.Request) -> Failure:
             return _explain_request(error)
         case UnavailableError():
             return _explain_unavailable(error)
-        case StepFailedError():
-            return Failure(500, str(error), "server_error", code="step_failed")
+        case StepFailedError() | RequestTimeoutError():
+            return _explain_ended(error)
         case web.HTTPException():
             return _explain_http(error, request)
         case ConnectionError():
@@ -95,6 +100,13 @@ def _explain_unavailable(error: UnavailableError) -> Failure:
     return Failure(503, str(error), "server_error", code=code, headers=retry)
 
 
+def _explain_ended(error: StepFailedError | RequestTimeoutError) -> Failure:
+    if isinstance(error, StepFailedError):
+        return Failure(500, str(error), "server_error", code="step_failed")
+    kind, code = "timeout_error", "request_timeout"
+    return Failure(408, str(error), kind, code=code, headers=_DO_NOT_RETRY)
+
+
 def _explain_http(error: web.HTTPException, request: web.Request) -> Failure:
     """Put aiohttp's own refusals (unknown path, wrong method, too large) into our form."""
     headers = {key: error.headers[key] for key in ("Allow", "Location") if key in error.headers}
@@ -102,8 +114,7 @@ def _explain_http(error: web.HTTPException, request: web.Request) -> Failure:
         case web.HTTPRequestEntityTooLarge():
             return too_large(request.app)
         case web.HTTPNotFound():
-            message = f"there is nothing at {request.path[:200]}"
-            return Failure(404, message, code="not_found")
+            return Failure(404, explain_missing(request.path), code="not_found")
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
             message = f"{request.path} answers {allowed}, not {request.method}"
@@ -119,21 +130,3 @@ def too_large(app: web.Application) -> Failure:
 
 
 MAX_BODY_BYTES = web.AppKey("max_body_bytes", int)
-
-
-async def read_json(request: web.Request) -> object:
-    """Read a body as JSON.
-
-    Raises:
-        RequestError: it is not JSON.
-        web.HTTPRequestEntityTooLarge: it is above the limit.
-    """
-    data = await request.read()
-    try:
-        return json.loads(data)
-    except RecursionError as error:
-        raise RequestError("the request body is nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise RequestError("the request body is not UTF-8") from error
-    except ValueError as error:
-        raise RequestError(f"the request body is not valid JSON: {error}") from error

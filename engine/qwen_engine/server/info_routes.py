@@ -9,7 +9,7 @@ from aiohttp import web
 from qwen_engine import __version__
 from qwen_engine.errors import RequestError, UnknownModelError
 from qwen_engine.planning import plan_to_dict
-from qwen_engine.server.failures import read_json
+from qwen_engine.server.body import read_body
 from qwen_engine.server.protocol.tokens import parse_detokenize, parse_tokenize
 from qwen_engine.server.service import ModelService
 from qwen_engine.server.state import STATE, ServerState
@@ -119,13 +119,17 @@ def _model_body(service: ModelService, name: str) -> dict[str, Any]:
 
 async def tokenize(request: web.Request) -> web.Response:
     service = request.app[STATE].require_service()
-    wanted = parse_tokenize(await read_json(request))
+    wanted = await read_body(request, parse_tokenize)
     service.check_name(wanted.model)
     if wanted.prompt is None:
+        if wanted.tools:
+            service.require_tools(is_choice=False)
         text = await service.render_chat(
             wanted.messages,
             add_generation_prompt=wanted.add_generation_prompt,
+            continue_final_message=wanted.continue_final_message,
             variables=wanted.template_variables,
+            tools=wanted.tools,
         )
         ids = await service.encode_rendered(text)
     else:
@@ -138,7 +142,7 @@ async def tokenize(request: web.Request) -> web.Response:
 
 async def detokenize(request: web.Request) -> web.Response:
     service = request.app[STATE].require_service()
-    wanted = parse_detokenize(await read_json(request))
+    wanted = await read_body(request, parse_detokenize)
     service.check_name(wanted.model)
     if not wanted.tokens:
         return web.json_response({"prompt": ""})

@@ -1,16 +1,13 @@
 """/metrics: vLLM's series under vLLM's names and labels, and ours under `qwen_`.
 
-Owns the registry. Counts requests as the engine's observer; block and queue figures are read from
-the engine's frozen snapshot when Prometheus asks, so a scrape never waits for a step. Names after
-vLLM 0.32 (vllm/v1/metrics/loggers.py); dashboards, KEDA queries and the Gateway API's endpoint
-picker read them.
+Owns the registry, and counts what happens to requests as the engine's observer; the engine's own
+figures are `engine_series`. Names after vLLM 0.32 (vllm/v1/metrics/loggers.py); dashboards, KEDA
+queries and the Gateway API's endpoint picker read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,14 +17,9 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from qwen_engine.async_engine import EndReason
-from qwen_engine.launch import Launched, Progress
-
-if TYPE_CHECKING:
-    from qwen_engine.engine_stats import EngineStats
+from qwen_engine.generation import Course, EndReason
+from qwen_engine.server.engine_series import LABELS, EngineCollector, Snapshot
 
 _TTFT = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -41,18 +33,30 @@ _REQUEST = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
-_LABELS = ("model_name", "engine")
+# vLLM ends at the model's length; this is beyond every model's.
+_TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 _REASONS: tuple[EndReason, ...] = ("stop", "length", "abort", "error")
 
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All that a scrape reads."""
-
-    model_name: str
-    progress: Progress
-    stats: EngineStats | None
-    launched: Launched | None
+# Of every request that ends: the series after "vllm:", its help, its buckets.
+_OF_REQUESTS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "time_to_first_token_seconds": ("Time to first token in seconds.", _TTFT),
+    "inter_token_latency_seconds": ("Time between tokens in seconds.", _INTER_TOKEN),
+    "request_time_per_output_token_seconds": (
+        "Mean time per token after the first, of each request.", _INTER_TOKEN),
+    "e2e_request_latency_seconds": ("End to end request latency in seconds.", _REQUEST),
+    "request_queue_time_seconds": ("Time spent waiting for the first step.", _REQUEST),
+    "request_prefill_time_seconds": ("Time from the first step to the first token.", _REQUEST),
+    "request_decode_time_seconds": ("Time from the first token to the last.", _REQUEST),
+    "request_inference_time_seconds": ("Time from the first step to the last token.", _REQUEST),
+    "request_prompt_tokens": ("Prompt tokens of each request.", _TOKENS),
+    "request_prefill_kv_computed_tokens": (
+        "Prompt tokens that no cached prefix saved.", _TOKENS),
+    "request_generation_tokens": ("Tokens generated for each request.", _TOKENS),
+    "request_params_max_tokens": ("max_tokens of each request.", _TOKENS),
+    "request_max_num_generation_tokens": ("Most tokens a request may generate.", _TOKENS),
+    "request_params_n": ("n of each request.", _CHOICES),
+}  # fmt: skip
 
 
 class Metrics:
@@ -61,24 +65,17 @@ class Metrics:
     def __init__(self, model_name: str, snapshot: Callable[[], Snapshot]) -> None:
         self._registry = CollectorRegistry()
         labels = (model_name, "0")
-        self._first_token = self._histogram(
-            "vllm:time_to_first_token_seconds", "Time to first token in seconds.", _TTFT
-        ).labels(*labels)
-        self._inter_token = self._histogram(
-            "vllm:inter_token_latency_seconds", "Time between tokens in seconds.", _INTER_TOKEN
-        ).labels(*labels)
-        self._e2e = self._histogram(
-            "vllm:e2e_request_latency_seconds", "End to end request latency in seconds.", _REQUEST
-        ).labels(*labels)
-        self._queue = self._histogram(
-            "vllm:request_queue_time_seconds", "Time spent waiting for the first step.", _REQUEST
-        ).labels(*labels)
-        self._success = Counter(
-            "vllm:request_success", "Requests that ended, by reason.",
-            (*_LABELS, "finished_reason"), registry=self._registry,
-        )  # fmt: skip
-        self._ended = {reason: self._success.labels(*labels, reason) for reason in _REASONS}
-        self._registry.register(_EngineCollector(snapshot))
+        self._histograms = {
+            name: Histogram(
+                f"vllm:{name}", text, LABELS, buckets=buckets, registry=self._registry
+            ).labels(*labels)
+            for name, (text, buckets) in _OF_REQUESTS.items()
+        }
+        success = self._counter("request_success", "Requests that ended.", "finished_reason")
+        self._ended = {reason: success.labels(*labels, reason) for reason in _REASONS}
+        refused = self._counter("admission_rejections", "Requests refused with 429.", "reason")
+        self._refused = refused.labels(*labels, "max_num_queued_reqs")
+        self._registry.register(EngineCollector(snapshot))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
@@ -86,139 +83,44 @@ class Metrics:
         """Return Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def first_token(self, seconds: float, *, queued: float) -> None:
-        self._first_token.observe(seconds)
-        self._queue.observe(queued)
+    def asked(self, num_choices: int) -> None:
+        """Count one request for so many choices."""
+        self._observe("request_params_n", num_choices)
+
+    def refused(self) -> None:
+        self._refused.inc()
+
+    def first_token(self, seconds: float) -> None:
+        self._observe("time_to_first_token_seconds", seconds)
 
     def next_token(self, seconds: float) -> None:
-        self._inter_token.observe(seconds)
+        self._observe("inter_token_latency_seconds", seconds)
 
-    def ended(self, seconds: float, reason: EndReason) -> None:
-        self._e2e.observe(seconds)
-        self._ended[reason].inc()
+    def ended(self, course: Course) -> None:
+        self._ended[course.reason].inc()
+        self._observe("e2e_request_latency_seconds", course.to_end)
+        self._observe("request_prompt_tokens", course.num_prompt_tokens)
+        self._observe("request_generation_tokens", course.num_output_tokens)
+        self._observe("request_params_max_tokens", course.max_tokens)
+        self._observe("request_max_num_generation_tokens", course.max_tokens)
+        self._observe_phases(course)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, _LABELS, buckets=buckets, registry=self._registry)
+    def _observe_phases(self, course: Course) -> None:
+        start, first, last = course.to_first_step, course.to_first_token, course.to_last_token
+        if start is None or first is None or last is None:
+            return  # it ended before its first token
+        computed = course.num_prompt_tokens - course.num_cached_tokens
+        self._observe("request_prefill_kv_computed_tokens", computed)
+        self._observe("request_queue_time_seconds", start)
+        self._observe("request_prefill_time_seconds", first - start)
+        self._observe("request_decode_time_seconds", last - first)
+        self._observe("request_inference_time_seconds", last - start)
+        if course.num_output_tokens > 1:
+            mean = (last - first) / (course.num_output_tokens - 1)
+            self._observe("request_time_per_output_token_seconds", mean)
 
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
 
-class _EngineCollector(Collector):
-    """Turns one snapshot into series at the moment of the scrape."""
-
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())  # so that registering does not collect
-
-    def collect(self) -> Iterator[Metric]:
-        snapshot = self._snapshot()
-        yield from _load_series(snapshot)
-        if snapshot.stats is not None and snapshot.launched is not None:
-            labels = (snapshot.model_name, "0")
-            yield from _queue_series(snapshot.stats, labels)
-            yield from _token_series(snapshot.stats, labels)
-            yield _cache_config(snapshot.stats, snapshot.launched)
-            yield from _block_series(snapshot.stats)
-            yield _memory_series(snapshot.launched)
-
-
-def _queue_series(stats: EngineStats, labels: tuple[str, str]) -> Iterator[Metric]:
-    usage = stats.num_used_blocks / stats.num_total_blocks
-    yield _gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 %.", usage, labels)
-    running, waiting = stats.num_running, stats.num_waiting
-    yield _gauge("vllm:num_requests_running", "Requests in execution.", running, labels)
-    yield _gauge("vllm:num_requests_waiting", "Requests waiting.", waiting, labels)
-    by_reason = GaugeMetricFamily(
-        "vllm:num_requests_waiting_by_reason", "Requests waiting, by reason.",
-        labels=(*_LABELS, "reason"),
-    )  # fmt: skip
-    by_reason.add_metric((*labels, "capacity"), waiting)
-    by_reason.add_metric((*labels, "deferred"), 0)
-    yield by_reason
-
-
-def _token_series(stats: EngineStats, labels: tuple[str, str]) -> Iterator[Metric]:
-    for name, text, value in (
-        ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.",
-         stats.prefix_cache_queries),
-        ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits),
-        ("vllm:num_preemptions", "Preemptions.", stats.num_preemptions),
-        ("vllm:prompt_tokens", "Prompt tokens processed.", stats.prompt_tokens),
-        ("vllm:generation_tokens", "Tokens generated.", stats.output_tokens),
-    ):  # fmt: skip
-        yield _counter(name, text, value, labels)
-
-
-def _cache_config(stats: EngineStats, launched: Launched) -> Metric:
-    """vLLM's way to publish constants: a gauge of 1 whose labels are the values; no model_name."""
-    values = {
-        "engine": "0",
-        "block_size": str(stats.block_size),
-        "num_gpu_blocks": str(stats.num_total_blocks),
-        "num_cpu_blocks": str(stats.num_total_swap_blocks),
-        "cache_dtype": launched.config.kv_cache_dtype,
-        "enable_prefix_caching": str(launched.config.enable_prefix_caching),
-        "gpu_memory_utilization": f"{launched.plan.gpu_memory_utilization:g}",
-    }
-    family = GaugeMetricFamily(
-        "vllm:cache_config_info", "Settings of the KV cache.", labels=tuple(values)
-    )
-    family.add_metric(tuple(values.values()), 1)
-    return family
-
-
-def _block_series(stats: EngineStats) -> Iterator[Metric]:
-    for name, text, kind in (
-        ("qwen_kv_blocks", "KV blocks; free + used = total, cached ones are free.", "blocks"),
-        ("qwen_swap_blocks", "The same for the swap space in host memory.", "swap_blocks"),
-    ):
-        blocks = GaugeMetricFamily(name, text, labels=("state",))
-        for state in ("total", "free", "used", "cached"):
-            blocks.add_metric((state,), getattr(stats, f"num_{state}_{kind}"))
-        yield blocks
-    for name, text, value in (
-        ("qwen_kv_blocks_allocated", "KV blocks taken.", stats.blocks_allocated),
-        ("qwen_kv_blocks_freed", "KV blocks given back.", stats.blocks_freed),
-        ("qwen_swap_out_blocks", "Blocks copied to the swap space.", stats.blocks_swapped_out),
-        ("qwen_swap_in_blocks", "Blocks copied back from it.", stats.blocks_swapped_in),
-    ):
-        yield CounterMetricFamily(name, text, value=value)
-    yield GaugeMetricFamily(
-        "qwen_requests_swapped", "Requests whose blocks are in the swap space.",
-        value=stats.num_swapped,
-    )  # fmt: skip
-
-
-def _load_series(snapshot: Snapshot) -> Iterator[Metric]:
-    progress = snapshot.progress
-    yield CounterMetricFamily(
-        "qwen_model_load_bytes", "Bytes of weights read so far.", value=progress.loaded_bytes
-    )
-    yield GaugeMetricFamily(
-        "qwen_model_load_progress", "Share of the model that is loaded; 1 is all.",
-        value=progress.loaded_share,
-    )  # fmt: skip
-
-
-def _memory_series(launched: Launched) -> Metric:
-    family = GaugeMetricFamily(
-        "qwen_memory_bytes", "Bytes by component, as planned and as measured.",
-        labels=("component", "kind"),
-    )  # fmt: skip
-    for line in (*launched.plan.ledger, *launched.plan.host_ledger):
-        family.add_metric((line.component, "planned"), line.num_bytes)
-    for component, num_bytes in launched.engine.measured.lines().items():
-        family.add_metric((component, "measured"), num_bytes)
-    return family
-
-
-def _gauge(name: str, text: str, value: float, labels: tuple[str, str]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=_LABELS)
-    family.add_metric(labels, value)
-    return family
-
-
-def _counter(name: str, text: str, value: float, labels: tuple[str, str]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=_LABELS)
-    family.add_metric(labels, value)
-    return family
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(f"vllm:{name}", text, (*LABELS, label), registry=self._registry)

@@ -53,9 +53,23 @@ async def _serve(settings: ServerSettings) -> int:
         except OSError as error:
             return _fail(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
         _log_address(runner, settings)
+        if settings.stats_port:
+            await _listen_for_stats(runner, settings)
         return await _until_the_end(app[STATE], stop)
     finally:
         await runner.cleanup()
+
+
+async def _listen_for_stats(runner: web.AppRunner, settings: ServerSettings) -> None:
+    """Answer on the second port too. It is a convenience: where it is taken, the server goes on."""
+    port = settings.stats_port
+    try:
+        await web.TCPSite(runner, settings.host, port, reuse_address=True).start()
+    except OSError as error:
+        why = error.strerror or error
+        log.warning("Port %d is not answered too (--stats-port): %s", port, why)
+    else:
+        log.info("Listening on %s:%d too, for /stats", settings.host, port)
 
 
 async def _until_the_end(state: ServerState, stop: asyncio.Event) -> int:

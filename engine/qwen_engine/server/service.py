@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from qwen_engine.answer_text import AnswerText
 from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.errors import PromptTooLongError, RequestError, UnknownModelError
+from qwen_engine.generation import Deadline
 from qwen_engine.launch import Launched
 from qwen_engine.parsing.reasoning import ReasoningParser, knows_thinking
 from qwen_engine.parsing.tool_calls import knows_tools
@@ -23,7 +25,7 @@ from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.protocol.sampling import Sampling
 from qwen_engine.server.settings import ServerSettings
-from qwen_engine.structured import Calls, Form, Grammar, GrammarCompiler, Thinking
+from qwen_engine.structured import Calls, Form, Grammar, Thinking
 from qwen_engine.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -42,6 +44,7 @@ class Ask:
     is_thinking: bool | None = None
     grammar: Grammar | None = None
     thinking: Thinking = Thinking.CLOSED  # where the grammar finds the answer at its start
+    deadline: Deadline | None = None
 
     def choices(self) -> list[Ask]:
         """Return what the engine is asked: one of these for each choice.
@@ -83,11 +86,6 @@ class ModelService:
         )
         self._knows_tools = settings.tool_call_parser == "hermes" or (
             settings.tool_call_parser == "auto" and knows_tools(template)
-        )
-        eos_ids = model_eos | self._extra_eos
-        vocab_size = launched.engine.model_config.vocab_size
-        self._compiler = GrammarCompiler(
-            self._tokenizer, vocab_size=vocab_size, eos_token_ids=eos_ids
         )
         self._may_choose_tools = settings.enable_auto_tool_choice
 
@@ -148,7 +146,7 @@ class ModelService:
         """Return what the answer is to be held to, if anything."""
         if form is None and calls is None:
             return None
-        return await self._in_thread(lambda: self._compiler.compile(form, calls))
+        return await self._in_thread(lambda: self.launched.compiler.compile(form, calls))
 
     def require_tools(self, *, is_choice: bool) -> None:
         """Raise RequestError unless the model can be given tools here."""
@@ -200,19 +198,17 @@ class ModelService:
             constraint = ask.grammar.constrain(ask.thinking)
             # Where the form is complete only the end may follow.
             params = replace(params, constraint=constraint, ignore_eos=False)
-        generation = await self._engine.submit(ask.request_id, ask.prompt, params, ask.scheduling)
+        generation = await self._engine.submit(
+            ask.request_id, ask.prompt, params, ask.scheduling, deadline=ask.deadline
+        )
         detokenizer = self._tokenizer.detokenizer(
             ask.prompt, skip_special_tokens=ask.sampling.skip_special_tokens
         )
-        return Answer(
-            generation,
-            detokenizer,
-            ask.sampling,
-            num_prompt_tokens=len(ask.prompt),
-            reasoning=None
-            if ask.is_thinking is None
-            else ReasoningParser(is_thinking=ask.is_thinking),
-        )
+        parser = None
+        if ask.is_thinking is not None:
+            parser = ReasoningParser(is_thinking=ask.is_thinking)
+        text = AnswerText(detokenizer, ask.sampling.text_rules(), reasoning=parser)
+        return Answer(generation, text, num_prompt_tokens=len(ask.prompt))
 
     def check_fits(self, ask: Ask) -> None:
         """Raise PromptTooLongError, as `submit` would, without submitting."""

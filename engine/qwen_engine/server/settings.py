@@ -18,10 +18,12 @@ class ServerSettings:
     engine: EngineOptions
     host: str = "0.0.0.0"
     port: int = 8000  # 0: any free one, which the log names
+    stats_port: int = 0  # a second one, where people's notes have /stats; 0: none
     api_keys: tuple[str, ...] = ()  # empty: no key is asked for
     max_queue: int = 256  # requests that may wait beyond max_num_seqs
     shutdown_timeout_seconds: float = 30.0  # for running answers after SIGTERM
     max_body_bytes: int = 32 * MIB
+    request_timeout_seconds: float = 0.0  # of every answer; 0: none
     reasoning_parser: ReasoningFormat = "auto"
     tool_call_parser: ToolFormat = "auto"
     enable_auto_tool_choice: bool = True

@@ -15,7 +15,8 @@ from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.errors import NotReadyError
 from qwen_engine.launch import Launched, Progress, launch
 from qwen_engine.options import EngineOptions
-from qwen_engine.server.metrics import Metrics, Snapshot
+from qwen_engine.server.engine_series import Snapshot
+from qwen_engine.server.metrics import Metrics
 from qwen_engine.server.service import ModelService
 from qwen_engine.server.settings import ServerSettings
 

@@ -63,11 +63,7 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
     )
     streaming = parse_streaming(fields)
     prompt_logprobs = parse_prompt_logprobs(fields, stream=streaming.stream)
-    continues = fields.boolean("continue_final_message")
-    prompts = fields.boolean("add_generation_prompt", default=not continues)
-    if continues and prompts:
-        why = "cannot be true together with add_generation_prompt"
-        raise fields.error("continue_final_message", why)
+    prompts, continues = parse_prompting(fields)
     tool_use = parse_tools(fields)
     form = parse_form(fields)
     refuse_unsupported(fields, CHAT)
@@ -85,6 +81,16 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
         tool_use=tool_use,
         ignored=(*fields.ignored(), *streaming.ignored),
     )
+
+
+def parse_prompting(fields: Fields) -> tuple[bool, bool]:
+    """Read whether to add the beginning of an answer, or to go on with the last message."""
+    continues = fields.boolean("continue_final_message")
+    prompts = fields.boolean("add_generation_prompt", default=not continues)
+    if continues and prompts:
+        why = "cannot be true together with add_generation_prompt"
+        raise fields.error("continue_final_message", why)
+    return prompts, continues
 
 
 def parse_template_variables(fields: Fields) -> Mapping[str, Any]:

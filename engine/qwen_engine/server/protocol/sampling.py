@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from qwen_engine.answer_text import TextRules
 from qwen_engine.sequence import SamplingParams
 from qwen_engine.server.protocol.fields import Fields, as_integer, describe
 
@@ -48,6 +49,15 @@ class Sampling:
         do (v1/engine/parallel_sampling.py), so that no two choices are the same by construction.
         """
         return self if self.seed is None else replace(self, seed=self.seed + index)
+
+    def text_rules(self) -> TextRules:
+        """Return what ends the answer's text."""
+        return TextRules(
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            include_stop=self.include_stop_str_in_output,
+            min_tokens=self.min_tokens,
+        )
 
     def params(self, max_tokens: int, extra_eos: frozenset[int]) -> SamplingParams:
         """Return the engine's share of it; `extra_eos` ends the answer too, unless ignored."""

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qwen_engine.server.protocol.chat import parse_messages, parse_template_variables
+from qwen_engine.server.protocol.chat import (
+    parse_messages,
+    parse_prompting,
+    parse_template_variables,
+)
 from qwen_engine.server.protocol.fields import Fields, describe
+from qwen_engine.server.protocol.tools import parse_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +24,8 @@ class TokenizeRequest:
     messages: tuple[dict[str, Any], ...]
     add_special_tokens: bool
     add_generation_prompt: bool
+    continue_final_message: bool
+    tools: tuple[dict[str, Any], ...]
     template_variables: Mapping[str, Any]
     return_token_strs: bool
 
@@ -28,12 +35,15 @@ def parse_tokenize(body: object) -> TokenizeRequest:
     model, prompt = fields.string("model"), fields.string("prompt")
     if (prompt is None) == (fields.value("messages") is None):
         raise fields.error("prompt", "or messages is needed, and not both")
+    prompts, continues = parse_prompting(fields)
     return TokenizeRequest(
         model=model,
         prompt=prompt,
         messages=parse_messages(fields) if prompt is None else (),
         add_special_tokens=fields.boolean("add_special_tokens", default=prompt is not None),
-        add_generation_prompt=fields.boolean("add_generation_prompt", default=True),
+        add_generation_prompt=prompts,
+        continue_final_message=continues,
+        tools=parse_tools(fields).tools,
         template_variables=parse_template_variables(fields),
         return_token_strs=fields.boolean("return_token_strs"),
     )

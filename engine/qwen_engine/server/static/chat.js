@@ -1,7 +1,9 @@
 // The page: a conversation, its composer, and what the header says of the server.
 
 import * as api from "./api.js";
+import { copyText } from "./clipboard.js";
 import { render } from "./markdown.js";
+import { isPoolOpen, refresh, togglePool, watchPool } from "./pool.js";
 import { apiKey, askForKey, sampling, setUpSettings, systemPrompt } from "./settings.js";
 
 const byId = (id) => document.getElementById(id);
@@ -11,10 +13,10 @@ const [log, thread, welcome, welcomeText, load, input, send, stop, model] =
 let messages = []; // as the API takes them, without the system prompt
 let running = null; // AbortController of the answer being written
 let isReady = false;
+let writeAgain = null; // the last answer once more
 
 setUpSettings(connect);
 connect();
-setInterval(() => { if (!document.hidden && isReady) showBlocks(); }, 2000);
 
 byId("form").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
 stop.addEventListener("click", () => running?.abort());
@@ -26,8 +28,11 @@ input.addEventListener("keydown", (event) => {
   submit();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && running && !byId("settings").open) running.abort();
-  if (event.altKey && event.code === "KeyN") { event.preventDefault(); newChat(); }
+  if (byId("settings").open) return;
+  if (event.key === "Escape" && running) running.abort();
+  else if (event.key === "Escape" && isPoolOpen()) togglePool(false);
+  const action = event.altKey && { KeyN: newChat, KeyB: togglePool, KeyR: () => writeAgain?.() }[event.code];
+  if (action) { event.preventDefault(); action(); }
 });
 
 // The server
@@ -44,7 +49,7 @@ async function connect() {
     showModels(await api.models(apiKey()));
     isReady = true;
     welcomeText.textContent = "Ask anything. The answer is written here, on this server.";
-    showBlocks();
+    watchPool({ isBusy: () => running !== null, onLost: connect });
   } catch (error) {
     welcomeText.textContent = error.message;
     if (error.status === 401) askForKey();
@@ -81,24 +86,12 @@ function showModels(found) {
   byId("facts").textContent = `${found[0].max_model_len.toLocaleString("en")} tokens fit into one conversation.`;
 }
 
-async function showBlocks() {
-  try {
-    const { num_free_gpu_blocks: free, num_total_gpu_blocks: total } = await api.stats();
-    byId("blocks").hidden = false;
-    byId("blocks-text").textContent = `${free.toLocaleString("en")} of ${total.toLocaleString("en")} blocks free`;
-    byId("blocks").title = "KV cache blocks: the memory of running conversations";
-    byId("blocks-fill").style.transform = `scaleX(${free / total})`;
-  } catch {
-    byId("blocks").hidden = true;
-    if ((await api.readiness()).status !== "ready") connect();
-  }
-}
-
 // The conversation
 
 function newChat() {
   running?.abort();
   messages = [];
+  writeAgain = null;
   thread.replaceChildren(welcome);
   input.focus();
 }
@@ -112,6 +105,9 @@ async function submit() {
 }
 
 async function ask(text) {
+  const before = messages.length;
+  thread.querySelector(".actions")?.remove(); // only the last answer can be written again
+  writeAgain = null;
   welcome.remove();
   const turn = addTurn("user");
   turn.text.textContent = text;
@@ -120,15 +116,23 @@ async function ask(text) {
   scroll(true);
   running = new AbortController();
   update();
+  const again = () => {
+    if (running) return;
+    messages.length = before;
+    turn.node.remove();
+    answer.node.remove();
+    ask(text);
+  };
   try {
     await write(answer, [...messages, { role: "user", content: text }]);
   } catch (error) {
     if (answer.written) remember(text, answer.written);
-    showFailure(answer, error, () => retry(text, turn, answer));
+    showFailure(answer, error, again);
   } finally {
     running = null;
     update();
-    showBlocks();
+    refresh();
+    if (thread.contains(answer.node)) offer(answer, again);
     if (matchMedia("(pointer: fine)").matches) input.focus(); // on a phone it would open the keyboard
   }
 }
@@ -174,9 +178,18 @@ function facts({ usage, finish, began, first, last }) {
   return parts.join(" · ");
 }
 
-function retry(text, ...turns) {
-  for (const turn of turns) turn.node.remove();
-  ask(text);
+/** Put under an answer what can be done with it. */
+function offer(answer, again) {
+  writeAgain = again;
+  if (!answer.written) return;
+  const copy = button("Copy", () => copyText(answer.written, copy));
+  const row = document.createElement("div");
+  row.className = "actions";
+  row.append(copy, button("Write again", again));
+  for (const each of row.children) each.className = "quiet";
+  const follow = isAtEnd();
+  answer.node.append(row);
+  scroll(follow);
 }
 
 function showFailure(answer, error, again) {

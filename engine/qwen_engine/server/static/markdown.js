@@ -1,5 +1,7 @@
 // A little Markdown, made into DOM nodes. No HTML is ever parsed, so text cannot become markup.
-// Knows: fenced code, headings, lists, quotes, paragraphs; `code`, **bold**, *italic*, links.
+// Knows: fenced code, headings, lists, quotes, tables, rules, paragraphs; `code`, **bold**, *italic*, links.
+
+import { copyText } from "./clipboard.js";
 
 const INLINE =
   /`([^`\n]+)`|\*\*([^*\n]+(?:\*[^*\n]+)*)\*\*|\*([^*\s][^*\n]*)\*|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>"')\]]+[^\s<>"')\].,;:!?])/g;
@@ -25,6 +27,11 @@ function block(lines, at, parent) {
     return at + 1;
   }
   if (/^\s*>/.test(line)) return quote(lines, at, parent);
+  if (isTable(lines, at)) return table(lines, at, parent);
+  if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(line)) {
+    parent.append(document.createElement("hr"));
+    return at + 1;
+  }
   if (itemOf(line)) return list(lines, at, parent);
   return paragraph(lines, at, parent);
 }
@@ -48,14 +55,30 @@ function code(lines, at, [, mark, language], parent) {
   return next + 1;
 }
 
-async function copyText(text, button) {
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Not allowed";
-  }
-  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+function table(lines, at, parent) {
+  const head = cellsOf(lines[at]);
+  const aligned = cellsOf(lines[at + 1]).map((cell) => (/^:?-+:$/.test(cell) ? (cell[0] === ":" ? "center" : "right") : ""));
+  const row = (cells, name) => element("tr", head.map((_, place) => {
+    const cell = element(name, inline(cells[place] ?? ""));
+    if (aligned[place]) cell.className = aligned[place];
+    return cell;
+  }));
+  const body = [];
+  let next = at + 2;
+  while (next < lines.length && lines[next].includes("|") && lines[next].trim()) body.push(row(cellsOf(lines[next++]), "td"));
+  const frame = element("div", [element("table", [element("thead", [row(head, "th")]), element("tbody", body)])]);
+  frame.className = "table";
+  frame.tabIndex = 0; // so that the keyboard can scroll it
+  parent.append(frame);
+  return next;
+}
+
+function isTable(lines, at) {
+  return lines[at].includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[at + 1] ?? "") && lines[at + 1].includes("|");
+}
+
+function cellsOf(line) {
+  return line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 }
 
 function quote(lines, at, parent) {

@@ -1,6 +1,6 @@
 // The settings dialog. Values stay in this browser; the API key only as long as its tab.
 
-const KEPT = { system: localStorage, temperature: localStorage, "max-tokens": localStorage, "api-key": sessionStorage };
+const KEPT = { system: localStorage, temperature: localStorage, "max-tokens": localStorage, thinking: localStorage, "api-key": sessionStorage };
 
 const byId = (id) => document.getElementById(id);
 
@@ -36,6 +36,8 @@ export function sampling() {
   const maxTokens = byId("max-tokens").valueAsNumber;
   if (!Number.isNaN(temperature)) chosen.temperature = temperature;
   if (!Number.isNaN(maxTokens)) chosen.max_tokens = maxTokens;
+  const thinking = byId("thinking").value;
+  if (thinking) chosen.chat_template_kwargs = { enable_thinking: thinking === "on" };
   return chosen;
 }
 

@@ -81,7 +81,7 @@ void qwen_linear(const uint16_t* x, long x_stride, const uint16_t* w, const uint
           Output output{y + first * out + panel * kPanel, out,
                         bias == nullptr ? nullptr : bias + panel * kPanel, nullptr};
           const uint16_t* next = weights + (panel + 1 < num_panels ? kPanel * in : 0);
-          fetch_ahead(output, next, in, block - begin, end - begin);
+          fetch_ahead(output, next, in, 4 * kPanel, block - begin, end - begin);
           kernels[blocks.size(block)](scratch + first * width, weights, in, output);
         }
       }

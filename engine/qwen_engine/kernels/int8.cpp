@@ -7,6 +7,7 @@
 // `dot` to bfloat16, which holds every int8 exactly. For many rows a panel is widened once, into
 // the cache, and the kernels for bfloat16 take it from there. The scale comes last, to the sums.
 
+#include <algorithm>
 #include <vector>
 
 #include "panels.h"
@@ -24,8 +25,9 @@ FMA_TARGET inline __m512 load_int8(const int8_t* source) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
 
-inline void prefetch(const int8_t* w) {
+inline void prefetch(const int8_t* w, const char* ahead) {
   _mm_prefetch(reinterpret_cast<const char*>(w) + 2048, _MM_HINT_T0);
+  _mm_prefetch(ahead, _MM_HINT_T1);
 }
 
 // x: [in / 2][kRows][2] float32. Lanes are pairs of k for 8 columns.
@@ -35,8 +37,9 @@ FMA_TARGET void fma_int8(const float* x, const int8_t* w, long in, const Output&
   for (int row = 0; row < kRows; ++row) {
     for (int part = 0; part < 4; ++part) sums[row][part] = _mm512_setzero_ps();
   }
-  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows) {
-    prefetch(w);
+  const char* ahead = out.ahead;
+  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows, ahead += out.ahead_step) {
+    prefetch(w, ahead);
     __m512 weights[4];
     for (int part = 0; part < 4; ++part) weights[part] = load_int8(w + 16 * part);
     for (int row = 0; row < kRows; ++row) {
@@ -73,8 +76,9 @@ DOT_TARGET void dot_int8(const float* pairs, const int8_t* w, long in, const Out
   const int32_t* x = reinterpret_cast<const int32_t*>(pairs);
   __m512 sums[kRows][2];
   for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
-  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows) {
-    prefetch(w);
+  const char* ahead = out.ahead;
+  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows, ahead += out.ahead_step) {
+    prefetch(w, ahead);
     __m512bh low = widen_to_dot(w), high = widen_to_dot(w + 32);
     for (int row = 0; row < kRows; ++row) {
       __m512bh value = reinterpret_cast<__m512bh>(_mm512_set1_epi32(x[row]));
@@ -203,13 +207,14 @@ void qwen_int8_linear(const uint16_t* x, long x_stride, const int8_t* w, const u
       const long end = begin + per_chunk < blocks.count ? begin + per_chunk : blocks.count;
 #pragma omp for schedule(dynamic, grain) nowait
       for (long index = 0; index < num_panels; ++index) {
-        const Panel panel(w, in, index);
+        const Panel panel(w, in, index), next(w, in, std::min(index + 1, num_panels - 1));
         if (!is_direct) widen_panel(panel.values, in, nullptr, wide.data());
         for (long block = begin; block < end; ++block) {
           const long first = blocks.start(block);
           const float* rows_of_x = scratch + first * width;
           Output output{y + first * out + index * kPanel, out,
                         bias == nullptr ? nullptr : bias + index * kPanel, panel.scales};
+          fetch_ahead(output, next.values, in, 2 * kPanel, block - begin, end - begin);
           if (is_direct) {
             direct[blocks.size(block)](rows_of_x, panel.values, in, output);
           } else {

@@ -31,10 +31,12 @@ struct Output {
 // The panel after this one comes from memory while this one's blocks of rows are computed, an equal
 // part during each. Otherwise the first block waits for memory and the others for arithmetic: on
 // two Zen 5 cores 16 rows took the sum of both times.
-inline void fetch_ahead(Output& out, const uint16_t* next, long in, long block, long num_blocks) {
-  const long bytes = kPanel * in * 2;
-  out.ahead = reinterpret_cast<const char*>(next) + bytes * block / num_blocks;
-  out.ahead_step = (4 * kPanel + num_blocks - 1) / num_blocks;
+// pair_bytes: what a pair of k takes of a panel.
+inline void fetch_ahead(Output& out, const void* next, long in, long pair_bytes, long block,
+                        long num_blocks) {
+  const long bytes = in / 2 * pair_bytes;
+  out.ahead = static_cast<const char*>(next) + bytes * block / num_blocks;
+  out.ahead_step = (pair_bytes + num_blocks - 1) / num_blocks;
 }
 
 FMA_TARGET inline void store_row(const Output& out, long row, __m512 low, __m512 high) {

@@ -42,7 +42,9 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     add = parser.add_argument
-    add("--peers", default="", help="of transformers,vllm,openvino; each needs its environment")
+    add(
+        "--peers", default="", help="of transformers,vllm,openvino; vllm:bfloat16 for one precision"
+    )
     add("--rows", default="", help="only rows whose name has this in it")
     add("--repeats", type=int, default=3, help="of each row; the table has the medians")
     add("--model", type=Path, help="a folder (default: the shape of Qwen3-0.6B, random)")

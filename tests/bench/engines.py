@@ -35,8 +35,16 @@ def our_engine(model: Path) -> Engine:
     return Engine("ours", Path(sys.executable), "ours", (str(model),))
 
 
-def peer_engines(name: str, model: Path) -> list[Engine]:
-    """Return a peer in each of the precisions it is measured in."""
+def peer_engines(asked: str, model: Path) -> list[Engine]:
+    """Return a peer, `name` or `name:precision`, in each of the precisions it is measured in."""
+    name, _, precision = asked.partition(":")
+    engines = [engine for engine in _all(name, model) if precision in engine.name.split(" ")[1]]
+    if not engines:
+        raise SystemExit(f"{name} is not measured in {precision!r}")
+    return engines
+
+
+def _all(name: str, model: Path) -> list[Engine]:
     python = peers_dir() / name / "bin" / "python"
     if not python.exists():
         raise SystemExit(f"{python} is not there: sh tests/bench/peers.sh {name}")

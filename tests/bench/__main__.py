@@ -43,7 +43,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     add = parser.add_argument
     add(
-        "--peers", default="", help="of transformers,vllm,openvino; vllm:bfloat16 for one precision"
+        "--peers", default="", help="transformers, vllm, openvino, or vllm:bfloat16 (one precision)"
     )
     add("--rows", default="", help="only rows whose name has this in it")
     add("--repeats", type=int, default=3, help="of each row; the table has the medians")

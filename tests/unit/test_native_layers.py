@@ -41,6 +41,14 @@ def test_norm_is_that_of_torch(library: NativeLibrary, shape: tuple[int, ...]) -
     torch.testing.assert_close(library.norm(x, weight, 1e-6).float(), expected, **ROUNDING)
 
 
+def test_norm_adds_what_is_to_be_added_first(library: NativeLibrary) -> None:
+    x, delta, weight = noise(7, 1024), noise(7, 1024, seed=1), noise(1024, seed=2)
+    summed = x + delta
+    expected = functional.rms_norm(summed.float(), weight.shape, weight.float(), 1e-6)
+    torch.testing.assert_close(library.norm(x, weight, 1e-6, delta).float(), expected, **ROUNDING)
+    assert torch.equal(x, summed)
+
+
 def test_gate_is_silu_times_up_even_for_large_values(library: NativeLibrary) -> None:
     x = noise(9, 96) * 40
     gate, up = x.float().chunk(2, dim=-1)

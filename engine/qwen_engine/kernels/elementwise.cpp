@@ -34,6 +34,12 @@ FMA_TARGET void norm_row(const uint16_t* x, const uint16_t* weight, long size, f
   }
 }
 
+FMA_TARGET void add_row(const uint16_t* delta, long size, uint16_t* x) {
+  for (long i = 0; i < size; i += 16) {
+    store16(x + i, _mm512_add_ps(load16(x + i), load16(delta + i)));
+  }
+}
+
 FMA_TARGET void gate_row(const uint16_t* gate, const uint16_t* up, long size, uint16_t* out) {
   const __m512 one = _mm512_set1_ps(1.0f);
   for (long i = 0; i < size; i += 16) {
@@ -75,11 +81,12 @@ void store_head(const Cache& cache, const uint16_t* x, uint8_t* part, const Plac
 
 extern "C" {
 
-// out = x / rms(x) · weight. Rows of `size`, a multiple of 16.
-void qwen_norm(const uint16_t* x, const uint16_t* weight, uint16_t* out, long rows, long size,
-               float eps, int num_threads) {
+// x += delta unless that is null; out = x / rms(x) · weight. Rows of `size`, a multiple of 16.
+void qwen_norm(uint16_t* x, const uint16_t* delta, const uint16_t* weight, uint16_t* out,
+               long rows, long size, float eps, int num_threads) {
 #pragma omp parallel for schedule(static) num_threads(threads_for(rows * size, num_threads))
   for (long row = 0; row < rows; ++row) {
+    if (delta != nullptr) add_row(delta + row * size, size, x + row * size);
     norm_row(x + row * size, weight, size, eps, out + row * size);
   }
 }

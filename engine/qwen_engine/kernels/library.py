@@ -125,14 +125,24 @@ class NativeLibrary:
         )  # fmt: skip
         return y
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Return x / rms(x) · weight over the last dimension, a multiple of 16."""
-        x = x.contiguous()
+    def norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, delta: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return x / rms(x) · weight over the last dimension, a multiple of 16.
+
+        delta: contiguous, as x; added to x first, in place.
+        """
+        if delta is None:
+            x = x.contiguous()
+        else:
+            assert delta.shape == x.shape
+            assert x.is_contiguous()
+            assert delta.is_contiguous()
         out = torch.empty_like(x)
         size = x.shape[-1]
         self._library.qwen_norm(
-            x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // size, size, eps,
-            torch.get_num_threads(),
+            x.data_ptr(), _pointer(delta), weight.data_ptr(), out.data_ptr(), x.numel() // size,
+            size, eps, torch.get_num_threads(),
         )  # fmt: skip
         return out
 
@@ -207,7 +217,7 @@ _SIGNATURES = {
     "qwen_int8_pack": "pnnii",
     "qwen_int8_unpack": "pnnpi",
     "qwen_int8_linear": "pnpppnnnipi",
-    "qwen_norm": "pppnnfi",
+    "qwen_norm": "ppppnnfi",
     "qwen_gate": "ppnni",
     "qwen_heads": "pppppppppnnnnnifi",
     "qwen_attend": "pppppnppnnnnniii",

@@ -18,7 +18,10 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
+        """Normalise; `delta` is added to `hidden` first, in place: one pass over both."""
         if self.library is not None:
-            return self.library.norm(hidden, self.weight, self.eps)
+            return self.library.norm(hidden, self.weight, self.eps, delta)
+        if delta is not None:
+            hidden += delta
         return functional.rms_norm(hidden, self.weight.shape, self.weight, self.eps)

@@ -140,11 +140,16 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, hidden: torch.Tensor, cache: KVCache, context: ForwardContext
+        self,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        cache: KVCache,
+        context: ForwardContext,
     ) -> torch.Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden), cache, context)
-        mapped: torch.Tensor = self.feed_forward(self.feed_forward_norm(hidden))
-        return hidden + mapped
+        """Return what is to be added to `hidden`, to which `delta` and attention are, in place."""
+        attended = self.attention(self.attention_norm(hidden, delta), cache, context)
+        mapped: torch.Tensor = self.feed_forward(self.feed_forward_norm(hidden, attended))
+        return mapped
 
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         yield f"{prefix}input_layernorm.weight", self.attention_norm.weight
@@ -218,11 +223,14 @@ class Decoder(nn.Module):
             values = visual.values.to(hidden.dtype)
             own, *parts = values.chunk(values.shape[1] // hidden.shape[1], dim=1)
             hidden.index_copy_(0, visual.rows, own)
+        delta: torch.Tensor | None = None  # of the layer before: added where it is normalised
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            hidden = layer(hidden, cache, context)
+            delta = layer(hidden, delta, cache, context)
             if visual is not None and index < len(parts):
+                hidden += delta
+                delta = None
                 hidden.index_add_(0, visual.rows, parts[index])
-        return hidden
+        return hidden if delta is None else hidden.add_(delta)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map the chosen rows [num_rows, hidden] to logits [num_rows, vocab_size]."""

@@ -47,11 +47,14 @@ test-e2e: ## Real pods: install, answer, kill, delete (as root)
 test-gpu: ## What needs a CUDA device
 	@$(SETUP) lint && $(PYTEST) -m gpu tests
 
-.PHONY: ci bench sim crds chart images constraints clean
+.PHONY: ci bench fuzz sim crds chart images constraints clean
 ci: lint test ## lint and test: exactly what .ci/run runs
 
 bench: ## Speed of Qwen3-0.6B's shape against this machine's ceilings (PEERS=transformers,vllm,openvino)
 	@$(SETUP) lint && $(PY) -m tests.bench --peers "$(PEERS)"
+
+fuzz: ## 20,000 random requests against tiny models (minutes): no 5xx, no block lost
+	@$(SETUP) lint && $(PY) -m tests.bench.fuzz
 
 sim: ## The scaling signal against its rivals, simulated (minutes, one core)
 	@$(SETUP) lint && $(PY) -m tests.sim

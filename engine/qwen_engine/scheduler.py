@@ -25,6 +25,7 @@ from bisect import insort
 
 from qwen_engine.block_manager import BlockManager
 from qwen_engine.encoder_cache import EncoderCache
+from qwen_engine.held_sequences import HeldSequences
 from qwen_engine.preemption import RECOMPUTE, PreemptionPolicy
 from qwen_engine.sequence import (
     FinishReason,
@@ -54,8 +55,7 @@ class Scheduler:
         self.encoder = EncoderCache(encoder_cache_tokens)
         self.waiting = WaitingQueue()
         self.swapped = WaitingQueue()
-        # Forks whose parent's prompt is not computed yet, and whoever waits for pictures.
-        self.held: list[Sequence] = []
+        self.held = HeldSequences(self.encoder)
         self.running: list[Sequence] = []  # in order of rank
         self.num_preemptions = 0
         self.num_finished = 0  # sequences, aborted ones too
@@ -80,7 +80,7 @@ class Scheduler:
         if sequence.parent is None and not sequence.spans:
             self.waiting.add(sequence)
         else:
-            self.held.append(sequence)
+            self.held.add(sequence)
 
     def schedule(self) -> ScheduledBatch:
         """Choose the next step's tokens and give their sequences the blocks they need.
@@ -110,7 +110,7 @@ class Scheduler:
         for entry in batch.entries:
             entry.sequence.num_computed_tokens = entry.start + entry.num_tokens
             if entry.sequence.holds_media and not entry.sequence.needs_media:
-                self._release_media(entry.sequence)
+                self.held.release_media(entry.sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason | None) -> None:
         """Take out a sequence that is done (or, without a reason, aborted); free its blocks."""
@@ -123,7 +123,7 @@ class Scheduler:
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
         self.blocks.free(sequence)
-        self._release_media(sequence)
+        self.held.release_media(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         self.num_finished += 1
@@ -141,49 +141,14 @@ class Scheduler:
         for sequence in list(self.waiting):
             if sequence.holds_media:
                 self.waiting.remove(sequence)
-                self._release_media(sequence)
-                self.held.append(sequence)
-        for sequence in self.held:
-            self._release_media(sequence)
-        self.encoder.forget_all()
+                self.held.add(sequence)
+        self.held.forget_media()
         self.blocks.forget_prefixes()
         return aborted
 
     def _release_held(self) -> None:
-        """Queue those that need wait no more, for a parent or for pictures."""
-        held, self.held = self.held, []
-        for sequence in held:
-            if self._is_parent_done(sequence) and self._has_media(sequence):
-                self.waiting.add(sequence)
-            else:
-                self.held.append(sequence)
-
-    def _is_parent_done(self, sequence: Sequence) -> bool:
-        """Say whether its parent's prompt is computed, or its parent is gone."""
-        parent = sequence.parent
-        if parent is None:
-            return True
-        is_computed = parent.num_computed_tokens >= parent.num_prompt_tokens
-        return is_computed or parent.status is SequenceStatus.FINISHED
-
-    def _has_media(self, sequence: Sequence) -> bool:
-        """Say whether all its pictures are encoded; hold them, if there is room, until they are.
-
-        All or none: two that each held some of theirs could wait for each other.
-        """
-        if not sequence.spans:
-            return True
-        if not sequence.holds_media:
-            if not self.encoder.hold_all(sequence.media):
-                return False
-            sequence.holds_media = True
-        return all(self.encoder.is_ready(item.key) for item in sequence.media)
-
-    def _release_media(self, sequence: Sequence) -> None:
-        if sequence.holds_media:
-            sequence.holds_media = False
-            for item in sequence.media:
-                self.encoder.release(item.key)
+        for sequence in self.held.take_ready():
+            self.waiting.add(sequence)
 
     def _schedule_running(self, entries: list[ScheduledSequence], budget: int) -> int:
         index = 0
@@ -230,7 +195,7 @@ class Scheduler:
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.WAITING
         if sequence.spans and not sequence.holds_media:
-            self.held.append(sequence)
+            self.held.add(sequence)
         else:
             self.waiting.add(sequence)
 
@@ -243,7 +208,7 @@ class Scheduler:
                 break
             queue.pop_head()
             if queue is self.waiting:
-                self._count_overtaken_forks(sequence)
+                self.held.count_overtaken_by(sequence)
             sequence.status = SequenceStatus.RUNNING
             sequence.step_of_admission = self._num_steps
             insort(self.running, sequence, key=rank_of)
@@ -251,11 +216,6 @@ class Scheduler:
             entries.append(self._entry(sequence, num_tokens))
             budget -= num_tokens
         return budget
-
-    def _count_overtaken_forks(self, admitted: Sequence) -> None:
-        """Note that those who wait for their parent's prompt are overtaken like any other."""
-        for fork in self.held:
-            fork.num_overtakers += fork.arrival < admitted.arrival
 
     def _place(self, sequence: Sequence) -> bool:
         """Give a sequence blocks for all its tokens; change nothing and say no if it must wait."""

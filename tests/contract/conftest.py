@@ -1,9 +1,11 @@
 """One server for the whole layer; tests that need special flags start their own."""
 
+import shutil
 from collections.abc import Callable, Iterator
 
 import openai
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.contract.server_process import ServerProcess
 from tests.models.memorised import build_memorised
@@ -12,6 +14,12 @@ from tests.models.tiny import build_tiny
 NAME = "tiny"
 MAX_MODEL_LEN = 512
 API_KEY = "secret"
+
+# Without the last four Chromium calls home, which a closed network turns into errors.
+_CHROMIUM_ARGUMENTS = [
+    "--no-sandbox", "--no-proxy-server", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="package")
@@ -81,3 +89,15 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     """The client that users have; without retries, so that errors are seen."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as it:
         yield it
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium; of one module only, as the event loop behind it disturbs async tests."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no Chromium: `make install` as root gets it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_CHROMIUM_ARGUMENTS)
+        yield browser
+        browser.close()

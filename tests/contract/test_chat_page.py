@@ -1,24 +1,17 @@
 """The chat page in a real browser, against a tiny model: its controls, and what it must not do."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.contract.conftest import API_KEY
 from tests.contract.server_process import ServerProcess
 from tests.models.dialogues import FRANCE, FRANCE_THINKING
 
 pytestmark = pytest.mark.browser
-
-# Without the last four Chromium calls home, which a closed network turns into errors.
-ARGUMENTS = [
-    "--no-sandbox", "--no-proxy-server", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 
 HOSTILE = """\
 <script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">
@@ -28,17 +21,6 @@ HOSTILE = """\
 ```html
 <script>window.hacked = 1</script>
 ```"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("no Chromium: `make install` as root gets it")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=[(1200, 800), (390, 844)], ids=["desktop", "phone"])

@@ -10,6 +10,7 @@ from tests.cluster import tools
 from tests.cluster.go_toolchain import OLDEST_GO, find_go
 from tests.cluster.paths import REPOSITORY, cache_dir, given_kubeconfig
 from tests.cluster.processes import ClusterError
+from tests.setup.chainlit import ensure_chainlit
 from tests.setup.debian import (
     BROWSER,
     NODE,
@@ -53,6 +54,8 @@ def _set_up(purpose: str) -> None:
         ensure_venv()
         if purpose != "lint":
             _ensure_model()
+        if purpose in {"test", "all"}:
+            ensure_chainlit()
         if build is not None and build.wait():
             raise SetupError("the cluster's tools could not be built: see above")
     finally:

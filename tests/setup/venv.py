@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.paths import REPOSITORY, cache_dir
@@ -47,12 +48,20 @@ def ensure_venv() -> None:
     os.chdir(REPOSITORY)
     uv = _find_uv()
     if not _is_same_python():
-        _create(uv)
+        with step(f"virtual environment .venv (Python {sys.version.split()[0]})"):
+            _create(uv, VENV)
     with step("Python packages at the versions of constraints.txt (2-4 min when not cached)"):
-        _install(uv)
+        _install(uv, PYTHON, _WANTED)
     with step("compiling the Python modules that pods will import"):
         _compile_imported()
     _STAMP.write_text(_wanted_stamp())
+
+
+def make_venv_of_its_own(target: Path, requirements: Sequence[str]) -> None:
+    """Make an environment outside the clone, for what ours must not hold. Raises SetupError."""
+    uv = _find_uv()
+    _create(uv, target)
+    _install(uv, target / "bin" / "python", requirements)
 
 
 def _wanted_stamp() -> str:
@@ -104,21 +113,19 @@ def _make_plain_venv(target: Path) -> None:
     run_logged([sys.executable, "-m", "venv", "--clear", str(target)], log="venv.log")
 
 
-def _create(uv: Path | None) -> None:
-    version = sys.version.split()[0]
-    with step(f"virtual environment .venv (Python {version})"):
-        if uv is None:
-            _make_plain_venv(VENV)
-        else:
-            argv = [str(uv), "venv", "--seed", "--clear", "--python", sys.executable, str(VENV)]
-            run_logged(argv, log="venv.log", env=_uv_environment())
-
-
-def _install(uv: Path | None) -> None:
+def _create(uv: Path | None, target: Path) -> None:
     if uv is None:
-        run_logged([str(PYTHON), "-m", "pip", "install", *_WANTED], log="packages.log")
+        _make_plain_venv(target)
     else:
-        argv = [str(uv), "pip", "install", "--python", str(PYTHON), *_WANTED]
+        argv = [str(uv), "venv", "--seed", "--clear", "--python", sys.executable, str(target)]
+        run_logged(argv, log="venv.log", env=_uv_environment())
+
+
+def _install(uv: Path | None, python: Path, wanted: Sequence[str]) -> None:
+    if uv is None:
+        run_logged([str(python), "-m", "pip", "install", *wanted], log="packages.log")
+    else:
+        argv = [str(uv), "pip", "install", "--python", str(python), *wanted]
         run_logged(argv, log="packages.log", env=_uv_environment())
 
 

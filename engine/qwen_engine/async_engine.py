@@ -28,6 +28,7 @@ from qwen_engine.sequence import DEFAULT_SCHEDULING, SamplingParams, SchedulingP
 if TYPE_CHECKING:
     from qwen_engine.engine_stats import EngineStats
     from qwen_engine.llm_engine import StepOutput
+    from qwen_engine.vision.prompt import MediaPrompt
 
 
 class Observer(Protocol):
@@ -94,6 +95,7 @@ class AsyncEngine:
         scheduling: SchedulingParams = DEFAULT_SCHEDULING,
         *,
         deadline: Deadline | None = None,
+        media: MediaPrompt | None = None,
     ) -> Generation:
         """Hand a request to the engine; returns once the engine has accepted it.
 
@@ -103,7 +105,7 @@ class AsyncEngine:
             RequestError: it can never be served.
             UnavailableError: not now (still loading, queue full, shutting down).
         """
-        self._check_open()
+        self.require_open()
         generation = Generation(
             request_id,
             num_prompt_tokens=len(prompt_token_ids),
@@ -115,7 +117,7 @@ class AsyncEngine:
         if deadline is not None:
             loop = asyncio.get_running_loop()
             generation.timer = loop.call_at(deadline.at, self._expire, generation, deadline.seconds)
-        self._thread.send(Add(request_id, prompt_token_ids, params, scheduling))
+        self._thread.send(Add(request_id, prompt_token_ids, params, scheduling, media))
         try:
             await generation.accepted
         except BaseException:
@@ -140,7 +142,8 @@ class AsyncEngine:
         self._thread.send(Stop())
         return self._thread.join(timeout_seconds)
 
-    def _check_open(self) -> None:
+    def require_open(self) -> None:
+        """Raise UnavailableError unless a request would be taken now."""
         if self.died.done():
             raise _dead()
         if self._is_draining:

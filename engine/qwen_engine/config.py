@@ -6,9 +6,10 @@ by the command line, read everywhere below. Knows no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from qwen_engine.errors import ConfigError
 from qwen_engine.planning.shape import BYTES_PER_ELEMENT, DTypeName, KVCacheDType, QuantizationName
@@ -44,6 +45,10 @@ class EngineConfig:
     preemption_mode: PreemptionMode = "auto"  # where there is swap space; else recompute
     # Of pictures, kept on the device; 0: text only, and the vision tower is not loaded.
     encoder_cache_tokens: int = 0
+    limit_mm_per_prompt: Mapping[str, int] = field(default_factory=dict)  # image, video; else any
+    # Over the checkpoint's own settings: the largest picture and video that memory is planned for.
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    allowed_media_domains: tuple[str, ...] = ()  # of URLs in requests; empty: all public ones
     num_threads: int = 0  # of torch on CPU; 0 leaves its own choice (OMP_NUM_THREADS, affinity)
 
     def __post_init__(self) -> None:

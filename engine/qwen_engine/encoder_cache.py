@@ -121,6 +121,11 @@ class EncoderCache:
 def check_media(media: Iterable[Media], *, max_tokens: int) -> None:
     """Raise InvalidMediaError unless a request's pictures fit together; each counts once."""
     num_tokens = sum({item.key: item.num_tokens for item in media}.values())
+    check_num_tokens(num_tokens, max_tokens=max_tokens)
+
+
+def check_num_tokens(num_tokens: int, *, max_tokens: int) -> None:
+    """Raise InvalidMediaError unless pictures of so many tokens fit together."""
     if num_tokens and max_tokens == 0:
         raise InvalidMediaError("messages", "this server answers about text only")
     if num_tokens > max_tokens:

@@ -36,6 +36,8 @@ class EngineStats:
     blocks_swapped_in: int
     prompt_tokens: int  # computed or found in the prefix cache, counted once per request
     output_tokens: int
+    mm_cache_queries: int = 0  # pictures and videos looked up among those encoded
+    mm_cache_hits: int = 0
 
 
 def take_stats(scheduler: Scheduler, *, prompt_tokens: int, output_tokens: int) -> EngineStats:
@@ -64,4 +66,6 @@ def take_stats(scheduler: Scheduler, *, prompt_tokens: int, output_tokens: int) 
         blocks_swapped_in=blocks.num_swapped_in_ever,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
+        mm_cache_queries=scheduler.encoder.queries,
+        mm_cache_hits=scheduler.encoder.hits,
     )

@@ -21,6 +21,7 @@ from qwen_engine.sequence import SamplingParams, SchedulingParams
 if TYPE_CHECKING:
     from qwen_engine.engine_stats import EngineStats
     from qwen_engine.llm_engine import StepOutput
+    from qwen_engine.vision.prompt import MediaPrompt
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ class StepEngine(Protocol):
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         scheduling: SchedulingParams,
+        *,
+        media: MediaPrompt | None,
     ) -> None: ...
 
     def abort(self, request_id: str) -> None: ...
@@ -80,6 +83,7 @@ class Add:
     prompt_token_ids: Sequence[int]
     params: SamplingParams
     scheduling: SchedulingParams
+    media: MediaPrompt | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,13 @@ class EngineThread:
 
     def _add(self, engine: StepEngine, add: Add) -> None:
         try:
-            engine.add_request(add.request_id, add.prompt_token_ids, add.params, add.scheduling)
+            engine.add_request(
+                add.request_id,
+                add.prompt_token_ids,
+                add.params,
+                add.scheduling,
+                media=add.media,
+            )
         except RequestError as error:
             self._post(self._events.on_rejected, add.request_id, error)
         else:

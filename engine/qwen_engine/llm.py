@@ -141,10 +141,13 @@ class LLM:
         return Ask(text, ids, params)
 
     def _render(self, messages: Sequence[Any], params: SamplingParams, options: ChatOptions) -> Ask:
-        from qwen_engine.server.protocol.chat import parse_messages
+        from qwen_engine.server.protocol.chat import parse_conversation
+        from qwen_engine.server.protocol.content import refuse_media
         from qwen_engine.server.protocol.fields import Fields
 
-        turns = parse_messages(Fields({"messages": list(messages)}))
+        conversation = parse_conversation(Fields({"messages": list(messages)}))
+        refuse_media(conversation.media, None)
+        turns = conversation.messages
         continues = options.get("continue_final_message", False)
         text = self._tokenizer.render_chat(
             turns,

@@ -18,10 +18,10 @@ from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Demands, PlanningError
 from qwen_engine.sequence import ScheduledBatch
 from qwen_engine.server.app import build_app
-from qwen_engine.server.exchange import together
 from qwen_engine.server.run import explain_load
 from qwen_engine.server.settings import ServerSettings
 from qwen_engine.server.state import STATE
+from qwen_engine.server.together import together
 from tests.models.tiny import build_tiny
 from tests.unit.test_async_engine import until
 

@@ -32,6 +32,8 @@ class ScriptedEngine:
         prompt: Sequence[int],
         params: SamplingParams,
         scheduling: SchedulingParams,
+        *,
+        media: object = None,
     ) -> None:
         self.threads.add(threading.current_thread().name)
         if len(prompt) > 10:

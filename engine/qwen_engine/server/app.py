@@ -29,7 +29,7 @@ def build_app(settings: ServerSettings, *, launcher: Launch = launch) -> web.App
     async def live(app: web.Application) -> AsyncIterator[None]:
         state = app[STATE] = ServerState(settings, launcher)
         yield
-        state.close()
+        await state.close()
 
     app.cleanup_ctx.append(live)
     app.on_response_prepare.append(_name_server)

@@ -13,10 +13,10 @@ from qwen_engine.answer_text import Piece
 from qwen_engine.parsing.tool_calls import Arguments, CallStart, Event, Text, ToolCallParser
 from qwen_engine.sequence import TokenLogprobs
 from qwen_engine.server.answer import Answer
+from qwen_engine.server.ask import Ask
 from qwen_engine.server.protocol.chat import chat_choice, chat_delta
 from qwen_engine.server.protocol.tools import ToolUse
 from qwen_engine.server.scores import Scored, chat_body, scored_prompt
-from qwen_engine.server.service import Ask
 from qwen_engine.tokenizer import Tokenizer
 
 

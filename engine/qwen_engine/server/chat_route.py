@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from qwen_engine.errors import RequestError
+from qwen_engine.server.ask import Ask
 from qwen_engine.server.body import read_body
 from qwen_engine.server.chat_choice import ChatChoice
 from qwen_engine.server.exchange import (
@@ -17,7 +18,7 @@ from qwen_engine.server.exchange import (
     new_request_id,
     read_deadline,
     response_headers,
-    together,
+    until,
     usage_of,
 )
 from qwen_engine.server.protocol.chat import (
@@ -25,10 +26,12 @@ from qwen_engine.server.protocol.chat import (
     ChatRequest,
     parse_chat,
 )
+from qwen_engine.server.protocol.content import text_of
 from qwen_engine.server.scores import prompt_body
-from qwen_engine.server.service import Ask, ModelService
+from qwen_engine.server.service import ModelService
 from qwen_engine.server.state import STATE
 from qwen_engine.server.stream import EventStream
+from qwen_engine.server.together import together
 from qwen_engine.structured import Thinking, thinking_at_start
 
 
@@ -42,7 +45,9 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     model = service.check_name(chat.model)
     _refuse_too_many(chat, state.engine.max_requests)
     state.metrics.asked(chat.sampling.num_choices)
-    ask = replace(await _prepare(service, chat), deadline=deadline)
+    state.engine.require_open()  # before anything is fetched for it
+    async with until(deadline):
+        ask = replace(await _prepare(service, chat), deadline=deadline)
     head = ChatHead(ask.request_id, service.now(), model)
     headers = response_headers(ask.request_id, chat.ignored)
     async with AsyncExitStack() as stack:
@@ -67,6 +72,7 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
         service.require_tools(is_choice=tools.required is None)
     calls = tools.possible if chat.form is not None else tools.required
     grammar = await service.compile(chat.form, calls)
+    media = await service.read_media(chat.media, chat.processor_settings)
     text = await service.render_chat(
         chat.messages,
         add_generation_prompt=chat.add_generation_prompt,
@@ -76,17 +82,19 @@ async def _prepare(service: ModelService, chat: ChatRequest) -> Ask:
     )
     thinking = Thinking.CLOSED
     if service.knows_thinking:
-        last = chat.messages[-1]["content"] if chat.continue_final_message else None
+        last = text_of(chat.messages[-1]["content"]) if chat.continue_final_message else None
         thinking = thinking_at_start(text, continued=last)
+    prompt = await service.encode_rendered(text, media)
     return Ask(
         new_request_id("chatcmpl"),
-        await service.encode_rendered(text),
+        prompt.token_ids,
         chat.sampling,
         "messages",
         chat.scheduling,
         is_thinking=thinking is Thinking.OPEN if service.knows_thinking else None,
         grammar=grammar,
         thinking=thinking,
+        media=prompt,
     )
 
 

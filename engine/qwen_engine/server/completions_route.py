@@ -11,13 +11,14 @@ from aiohttp import web
 
 from qwen_engine.errors import RequestError
 from qwen_engine.server.answer import Answer
+from qwen_engine.server.ask import Ask
 from qwen_engine.server.body import read_body
 from qwen_engine.server.exchange import (
     finished,
     new_request_id,
     read_deadline,
     response_headers,
-    together,
+    until,
     usage_of,
 )
 from qwen_engine.server.protocol.bodies import usage_body
@@ -35,9 +36,10 @@ from qwen_engine.server.scores import (
     scored,
     scored_prompt,
 )
-from qwen_engine.server.service import Ask, ModelService
+from qwen_engine.server.service import ModelService
 from qwen_engine.server.state import STATE
 from qwen_engine.server.stream import EventStream
+from qwen_engine.server.together import together
 
 _ECHO_ONLY = {"finish_reason": "length", "stop_reason": None}
 
@@ -101,7 +103,10 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     _refuse_too_many(wanted, state.engine.max_requests)
     state.metrics.asked(wanted.sampling.num_choices)
     request_id = new_request_id("cmpl")
-    asks = [replace(ask, deadline=deadline) for ask in await _prepare(service, wanted, request_id)]
+    state.engine.require_open()  # before anything is fetched for it
+    async with until(deadline):
+        prepared = await _prepare(service, wanted, request_id)
+    asks = [replace(ask, deadline=deadline) for ask in prepared]
     head = CompletionHead(request_id, service.now(), model)
     headers = response_headers(request_id, wanted.ignored)
     async with AsyncExitStack() as stack:
@@ -128,24 +133,24 @@ async def _prepare(service: ModelService, wanted: CompletionRequest, request_id:
     """Tokenise all prompts and check them, so that none is started in vain."""
     asks = []
     grammar = await service.compile(wanted.form)
+    media = await service.read_media(wanted.media, wanted.processor_settings)
     for index, prompt in enumerate(wanted.prompts):
         param = "prompt" if len(wanted.prompts) == 1 else f"prompt[{index}]"
-        ids = await _ids(service, wanted, prompt, param)
-        name = f"{request_id}-{index}"
-        ask = Ask(name, ids, wanted.sampling, param, wanted.scheduling, grammar=grammar)
+        placed = await service.encode(
+            prompt, media, add_special_tokens=wanted.add_special_tokens, param=param
+        )
+        ask = Ask(
+            f"{request_id}-{index}",
+            placed.token_ids,
+            wanted.sampling,
+            param,
+            wanted.scheduling,
+            grammar=grammar,
+            media=placed,
+        )
         service.check_fits(ask)
         asks.append(ask)
     return asks
-
-
-async def _ids(
-    service: ModelService, wanted: CompletionRequest, prompt: Prompt, param: str
-) -> list[int]:
-    if isinstance(prompt, str):
-        special = wanted.add_special_tokens
-        return await service.encode(prompt, add_special_tokens=special, param=param)
-    service.check_ids(prompt, param)
-    return prompt
 
 
 async def _submit(

@@ -77,8 +77,9 @@ def _token_series(stats: EngineStats, labels: tuple[str, str]) -> Iterator[Metri
         # What the swap space saves is in the two above; there is no cache beyond this process.
         ("vllm:external_prefix_cache_queries", "Tokens looked up in caches of others.", 0),
         ("vllm:external_prefix_cache_hits", "Tokens found in caches of others.", 0),
-        ("vllm:mm_cache_queries", "Images and videos looked up in their cache.", 0),
-        ("vllm:mm_cache_hits", "Images and videos found in their cache.", 0),
+        ("vllm:mm_cache_queries", "Images and videos looked up in their cache.",
+         stats.mm_cache_queries),
+        ("vllm:mm_cache_hits", "Images and videos found in their cache.", stats.mm_cache_hits),
         ("vllm:num_preemptions", "Preemptions.", stats.num_preemptions),
         ("vllm:prompt_tokens", "Prompt tokens processed.", stats.prompt_tokens),
         ("vllm:generation_tokens", "Tokens generated.", stats.output_tokens),

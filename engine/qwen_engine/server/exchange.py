@@ -7,12 +7,13 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 
-from qwen_engine.errors import RequestError
+from qwen_engine.errors import RequestError, RequestTimeoutError
 from qwen_engine.generation import Deadline
 from qwen_engine.server.answer import Answer
 from qwen_engine.server.protocol.bodies import usage_body
@@ -20,8 +21,6 @@ from qwen_engine.server.protocol.fields import describe
 from qwen_engine.server.state import STATE
 
 log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 IGNORED_HEADER = "X-Ignored-Fields"
 TIMEOUT_HEADER = "X-Request-Timeout"  # seconds
@@ -58,16 +57,20 @@ def _parse_seconds(text: str) -> float:
     return seconds
 
 
-async def together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Do all at once and return their results; if one fails, end the others and raise its error."""
-    tasks = [asyncio.ensure_future(each) for each in work]
+@asynccontextmanager
+async def until(deadline: Deadline | None) -> AsyncIterator[None]:
+    """Bound what is done before the engine has the request, such as fetching its pictures.
+
+    Raises:
+        RequestTimeoutError: the deadline has come.
+    """
     try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        raise
+        async with asyncio.timeout_at(deadline.at if deadline else None):
+            yield
+    except TimeoutError as error:
+        if deadline is None:
+            raise
+        raise RequestTimeoutError(seconds=deadline.seconds) from error
 
 
 def response_headers(request_id: str, ignored: Sequence[str]) -> dict[str, str]:

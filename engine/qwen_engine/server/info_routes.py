@@ -64,6 +64,8 @@ async def get_stats(request: web.Request) -> web.Response:
         "num_requests_finished": stats.num_finished,
         "prefix_cache_queries": stats.prefix_cache_queries,
         "prefix_cache_hits": stats.prefix_cache_hits,
+        "mm_cache_queries": stats.mm_cache_queries,
+        "mm_cache_hits": stats.mm_cache_hits,
         "num_preemptions": stats.num_preemptions,
         "num_blocks_allocated": stats.blocks_allocated,
         "num_blocks_freed": stats.blocks_freed,
@@ -124,6 +126,7 @@ async def tokenize(request: web.Request) -> web.Response:
     if wanted.prompt is None:
         if wanted.tools:
             service.require_tools(is_choice=False)
+        media = await service.read_media(wanted.media, wanted.processor_settings)
         text = await service.render_chat(
             wanted.messages,
             add_generation_prompt=wanted.add_generation_prompt,
@@ -131,10 +134,10 @@ async def tokenize(request: web.Request) -> web.Response:
             variables=wanted.template_variables,
             tools=wanted.tools,
         )
-        ids = await service.encode_rendered(text)
+        ids = (await service.encode_rendered(text, media)).token_ids
     else:
         special = wanted.add_special_tokens
-        ids = await service.encode(wanted.prompt, add_special_tokens=special, param="prompt")
+        ids = await service.tokenize(wanted.prompt, add_special_tokens=special, param="prompt")
     strings = service.token_strings(ids) if wanted.return_token_strs else None
     body = {"count": len(ids), "max_model_len": service.max_model_len, "tokens": ids}
     return web.json_response({**body, "token_strs": strings})

@@ -24,13 +24,12 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from qwen_engine.errors import InvalidMediaError
+from qwen_engine.server.settings import MIB, IPNetwork
 
-MIB = 2**20
 CHUNK_BYTES = 64 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,8 @@ class FetchPolicy:
     max_bytes: int = 64 * MIB
     max_redirects: int = 3
     timeout_seconds: float = 20.0
-    max_connections: int = 16
+    max_connections: int = 256
+    max_connections_per_host: int = 8  # so that a slow host keeps waiting only its own
 
     def allows_host(self, host: str) -> bool:
         name = host.rstrip(".").lower()
@@ -79,6 +79,7 @@ class MediaFetcher:
         connector = aiohttp.TCPConnector(
             resolver=self._resolver,
             limit=self._policy.max_connections,
+            limit_per_host=self._policy.max_connections_per_host,
             force_close=True,  # a connection that is kept would not be checked again
             happy_eyeballs_delay=None,  # one address at a time, so that the error is its own
             socket_factory=self._open_socket,
@@ -106,7 +107,7 @@ class MediaFetcher:
             InvalidMediaError: not allowed, not there, too large, too slow.
         """
         if url[:5].lower() == "data:":
-            return decode_data_url(url, self._policy, item=item)
+            return self.decode(url, item=item)
         limit = self._policy.timeout_seconds
         try:
             async with asyncio.timeout(limit):
@@ -117,6 +118,14 @@ class MediaFetcher:
             ) from error
         except aiohttp.ClientError as error:
             raise InvalidMediaError(item, _explain(error, url)) from error
+
+    def decode(self, url: str, *, item: str) -> bytes:
+        """Return the bytes that a data address carries; any thread may call it.
+
+        Raises:
+            InvalidMediaError: without a comma, wrong base64, too large.
+        """
+        return decode_data_url(url, self._policy, item=item)
 
     async def _follow(self, url: URL, item: str) -> bytes:
         assert self._session is not None

@@ -10,71 +10,47 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qwen_engine.answer_text import AnswerText
 from qwen_engine.async_engine import AsyncEngine
 from qwen_engine.errors import PromptTooLongError, RequestError, UnknownModelError
-from qwen_engine.generation import Deadline
 from qwen_engine.launch import Launched
 from qwen_engine.parsing.reasoning import ReasoningParser, knows_thinking
 from qwen_engine.parsing.tool_calls import knows_tools
-from qwen_engine.sequence import DEFAULT_SCHEDULING, SchedulingParams
 from qwen_engine.server.answer import Answer
+from qwen_engine.server.ask import Ask
+from qwen_engine.server.protocol.content import MediaRef, refuse_media
 from qwen_engine.server.protocol.fields import describe
-from qwen_engine.server.protocol.sampling import Sampling
 from qwen_engine.server.settings import ServerSettings
-from qwen_engine.structured import Calls, Form, Grammar, Thinking
+from qwen_engine.structured import Calls, Form, Grammar
 from qwen_engine.tokenizer import Tokenizer
+from qwen_engine.vision.media import Media
+from qwen_engine.vision.prompt import MediaPrompt, expand, write_timestamps
+
+if TYPE_CHECKING:
+    from qwen_engine.server.media import MediaReader
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One prompt, ready for the engine."""
-
-    request_id: str
-    prompt: Sequence[int]
-    sampling: Sampling
-    param: str  # the request's field that the prompt came from
-    scheduling: SchedulingParams = DEFAULT_SCHEDULING
-    # Whether the answer begins inside the thinking; None: none is to be taken out of it.
-    is_thinking: bool | None = None
-    grammar: Grammar | None = None
-    thinking: Thinking = Thinking.CLOSED  # where the grammar finds the answer at its start
-    deadline: Deadline | None = None
-
-    def choices(self) -> list[Ask]:
-        """Return what the engine is asked: one of these for each choice.
-
-        They share the prompt's blocks, unless it is to be scored: that takes all its logits.
-        """
-        number = self.sampling.num_choices
-        if number == 1:
-            return [self]
-        names = [f"{self.request_id}-{index}" for index in range(number)]
-        is_scored = self.sampling.prompt_logprobs is not None
-        fork = replace(self.scheduling, fork_of=None if is_scored else names[0])
-        return [
-            replace(
-                self,
-                request_id=name,
-                sampling=self.sampling.for_choice(index),
-                scheduling=fork if index else self.scheduling,
-            )
-            for index, name in enumerate(names)
-        ]
 
 
 class ModelService:
     """Every method belongs to the event loop's thread."""
 
-    def __init__(self, launched: Launched, engine: AsyncEngine, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        launched: Launched,
+        engine: AsyncEngine,
+        settings: ServerSettings,
+        media: MediaReader | None = None,
+    ) -> None:
         self.launched = launched
         self.created = int(time.time())
         self._engine = engine
+        self._media = media
+        vision = launched.engine.model_config.vision if media else None
+        self._vision_tokens = vision.tokens if vision else None
         self._tokenizer = launched.tokenizer
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
         model_eos = launched.engine.model_config.eos_token_ids
@@ -111,6 +87,8 @@ class ModelService:
         return int(time.time())
 
     def close(self) -> None:
+        if self._media is not None:
+            self._media.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def check_name(self, name: str | None) -> str:
@@ -125,7 +103,50 @@ class ModelService:
             raise UnknownModelError(name[:200], served=self.names)
         return name
 
-    async def encode(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+    @property
+    def media_limits(self) -> Mapping[str, int]:
+        """How many pictures and videos a request may have; empty: this server reads text."""
+        return self._media.limits if self._media else {}
+
+    async def read_media(
+        self, refs: Sequence[MediaRef], changes: Mapping[str, Any] | None
+    ) -> list[Media]:
+        """Fetch and decode what a request names, with its `mm_processor_kwargs`.
+
+        Raises:
+            RequestError: it cannot be had or read, or this server cannot see.
+        """
+        if self._media is not None:
+            return await self._media.read(refs, changes)
+        refuse_media(refs, changes)
+        return []
+
+    async def encode(
+        self,
+        prompt: str | list[int],
+        media: Sequence[Media],
+        *,
+        add_special_tokens: bool,
+        param: str,
+    ) -> MediaPrompt:
+        """Tokenise a prompt, or check its ids, and put its media in their places.
+
+        Raises:
+            RequestError: as `tokenize` and `check_ids`; or more media than places, or fewer.
+        """
+        tokens = self._vision_tokens
+        if isinstance(prompt, str):
+            if tokens is not None:
+                videos = [item for item in media if item.kind == "video"]
+                prompt = write_timestamps(prompt, videos, item=param)
+            prompt = await self.tokenize(prompt, add_special_tokens=add_special_tokens, param=param)
+        else:
+            self.check_ids(prompt, param)
+        if tokens is None:
+            return MediaPrompt(prompt)
+        return expand(prompt, media, tokens, item=param)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
         """Tokenise a text that came in the field `param`.
 
         Raises:
@@ -161,9 +182,9 @@ class ModelService:
         """Return the prompt that the model's template makes of messages."""
         return await self._in_thread(lambda: self._tokenizer.render_chat(messages, **settings))
 
-    async def encode_rendered(self, text: str) -> list[int]:
-        """Tokenise what `render_chat` returned."""
-        return await self.encode(text, add_special_tokens=False, param="messages")
+    async def encode_rendered(self, text: str, media: Sequence[Media]) -> MediaPrompt:
+        """Tokenise what `render_chat` returned, with the conversation's media in their places."""
+        return await self.encode(text, media, add_special_tokens=False, param="messages")
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
         """Raise RequestError unless all are ids of this model."""
@@ -199,7 +220,12 @@ class ModelService:
             # Where the form is complete only the end may follow.
             params = replace(params, constraint=constraint, ignore_eos=False)
         generation = await self._engine.submit(
-            ask.request_id, ask.prompt, params, ask.scheduling, deadline=ask.deadline
+            ask.request_id,
+            ask.prompt,
+            params,
+            ask.scheduling,
+            deadline=ask.deadline,
+            media=ask.media,
         )
         detokenizer = self._tokenizer.detokenizer(
             ask.prompt, skip_special_tokens=ask.sampling.skip_special_tokens

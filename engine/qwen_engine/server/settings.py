@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from typing import Literal
 
 from qwen_engine.options import EngineOptions
 
 MIB = 2**20
+
+IPNetwork = IPv4Network | IPv6Network
 
 ToolFormat = Literal["auto", "hermes", "none"]  # auto: if the chat template knows the tags
 ReasoningFormat = Literal["auto", "qwen3", "none"]  # auto: if the chat template knows the tags
@@ -23,6 +26,8 @@ class ServerSettings:
     max_queue: int = 256  # requests that may wait beyond max_num_seqs
     shutdown_timeout_seconds: float = 30.0  # for running answers after SIGTERM
     max_body_bytes: int = 32 * MIB
+    # Of addresses that are not public, those from which pictures are fetched all the same.
+    media_private_networks: tuple[IPNetwork, ...] = ()
     request_timeout_seconds: float = 0.0  # of every answer; 0: none
     reasoning_parser: ReasoningFormat = "auto"
     tool_call_parser: ToolFormat = "auto"

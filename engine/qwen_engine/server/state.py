@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -19,6 +21,9 @@ from qwen_engine.server.engine_series import Snapshot
 from qwen_engine.server.metrics import Metrics
 from qwen_engine.server.service import ModelService
 from qwen_engine.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from qwen_engine.server.media import MediaReader
 
 Launch = Callable[[EngineOptions, Callable[[Progress], None]], Launched]
 
@@ -35,6 +40,7 @@ class ServerState:
         self.metrics = Metrics(self._model_name, self._snapshot)
         self.engine = AsyncEngine(self.metrics)
         self._launcher = launcher
+        self._opened = AsyncExitStack()
         self.loading = asyncio.get_running_loop().create_task(self._load())
 
     def require_service(self) -> ModelService:
@@ -48,21 +54,46 @@ class ServerState:
             raise NotReadyError(f"the model is still loading ({what})", retry_after_seconds=5)
         return self.service
 
-    def close(self) -> bool:
+    async def close(self) -> bool:
         """End the engine's thread; False if it is inside a long call and goes on."""
         self.loading.cancel()
         if self.service is not None:
             self.service.close()
+        await self._opened.aclose()
         return self.engine.stop()
 
     async def _load(self) -> None:
         launched = await self.engine.start(
             lambda: self._launcher(self.settings.engine, self._report)
         )
-        self.service = ModelService(launched, self.engine, self.settings)
+        media = await self._open_media(launched)
+        self.service = ModelService(launched, self.engine, self.settings, media)
         self.progress = Progress("ready", self.progress.bytes_done, self.progress.bytes_total)
         self.engine.accept(
             max_running=launched.config.max_num_seqs, max_queue=self.settings.max_queue
+        )
+
+    async def _open_media(self, launched: Launched) -> MediaReader | None:
+        """Return what reads pictures, if the engine takes any."""
+        config = launched.config
+        if config.encoder_cache_tokens == 0:
+            return None
+        # Here, as the decoders are nothing that a server of text should load.
+        from qwen_engine.server.media import MediaReader
+        from qwen_engine.server.media_fetch import FetchPolicy, MediaFetcher
+        from qwen_engine.vision.settings import ProcessorSettings
+
+        domains = frozenset(domain.lower() for domain in config.allowed_media_domains)
+        policy = FetchPolicy(
+            hosts=domains or None, private_networks=self.settings.media_private_networks
+        )
+        settings = ProcessorSettings.from_folder(config.model_path)
+        return MediaReader(
+            await self._opened.enter_async_context(MediaFetcher(policy)),
+            settings.changed(config.mm_processor_kwargs, param="--mm-processor-kwargs"),
+            limits=config.limit_mm_per_prompt,
+            max_tokens=config.encoder_cache_tokens,
+            max_model_len=config.max_model_len,
         )
 
     def _report(self, progress: Progress) -> None:

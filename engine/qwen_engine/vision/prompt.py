@@ -38,18 +38,26 @@ class MediaPrompt:
         return tuple(item.key for item in self.media)
 
 
-def write_timestamps(text: str, videos: Sequence[Media]) -> str:
+def write_timestamps(text: str, videos: Sequence[Media], *, item: str = "prompt") -> str:
     """Replace each video's placeholder by its frames, each with its time and one pad.
+
+    item: the field that the text came from, for the error.
 
     Raises:
         InvalidMediaError: there are not as many placeholders as videos.
     """
-    _check_count("video", len(_VIDEO.findall(text)), len(videos))
+    _check_count(item, "video", len(_VIDEO.findall(text)), len(videos))
     remaining = iter(videos)
     return _VIDEO.sub(lambda _: _frames_text(next(remaining)), text)
 
 
-def expand(token_ids: Sequence[int], media: Sequence[Media], tokens: VisionTokens) -> MediaPrompt:
+def expand(
+    token_ids: Sequence[int],
+    media: Sequence[Media],
+    tokens: VisionTokens,
+    *,
+    item: str = "prompt",
+) -> MediaPrompt:
     """Put as many pads as each picture has tokens where now one stands.
 
     Images take the image pads in order, the frames of videos the video pads.
@@ -61,8 +69,8 @@ def expand(token_ids: Sequence[int], media: Sequence[Media], tokens: VisionToken
         tokens.image: _frames(media, "image"),
         tokens.video: _frames(media, "video"),
     }
-    _check_count("image", token_ids.count(tokens.image), len(waiting[tokens.image]))
-    _check_count("video frame", token_ids.count(tokens.video), len(waiting[tokens.video]))
+    _check_count(item, "image", token_ids.count(tokens.image), len(waiting[tokens.image]))
+    _check_count(item, "video frame", token_ids.count(tokens.video), len(waiting[tokens.video]))
     if not media:
         return MediaPrompt(list(token_ids))
     feeds = {token: iter(frames) for token, frames in waiting.items()}
@@ -74,9 +82,9 @@ def expand(token_ids: Sequence[int], media: Sequence[Media], tokens: VisionToken
             ids.append(token)
             continue
         place, frame = next(feeds[token])
-        item = order.setdefault(place, len(order))
+        number = order.setdefault(place, len(order))
         rows, columns = media[place].frame_tokens
-        spans.append(Span(len(ids), rows, columns, item, frame * rows * columns))
+        spans.append(Span(len(ids), rows, columns, number, frame * rows * columns))
         ids.extend([token] * (rows * columns))
     return MediaPrompt(ids, tuple(spans), tuple(media[place] for place in order))
 
@@ -96,7 +104,7 @@ def _frame_texts(video: Media) -> Iterator[str]:
         yield f"<{seconds:.1f} seconds>{START}{VIDEO_PAD}{END}"
 
 
-def _check_count(what: str, placeholders: int, given: int) -> None:
+def _check_count(item: str, what: str, placeholders: int, given: int) -> None:
     if placeholders == given:
         return
     if placeholders > given:
@@ -104,5 +112,5 @@ def _check_count(what: str, placeholders: int, given: int) -> None:
     else:
         way_out = "take some away, or add placeholders (a chat template does so by itself)"
     raise InvalidMediaError(
-        "prompt", f"{placeholders} {what} placeholders for {given} {what}s: {way_out}"
+        item, f"{placeholders} {what} placeholders for {given} {what}s: {way_out}"
     )

@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen_engine.sequence import SchedulingParams
+from qwen_engine.server.protocol.content import (
+    MediaRef,
+    parse_content,
+    parse_processor_settings,
+)
 from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.logprobs import parse_chat_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
@@ -33,6 +38,8 @@ _RESERVED = frozenset({
 class ChatRequest:
     model: str | None
     messages: tuple[dict[str, Any], ...]
+    media: tuple[MediaRef, ...]  # of all messages, in their order
+    processor_settings: Mapping[str, Any] | None
     sampling: Sampling
     form: Form | None
     scheduling: SchedulingParams
@@ -52,7 +59,7 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
     """
     fields = Fields(body)
     model = fields.string("model")
-    messages = parse_messages(fields)
+    conversation = parse_conversation(fields)
     limit = fields.integer("max_completion_tokens", low=1)
     older_limit = fields.integer("max_tokens", low=1)
     sampling = parse_sampling(
@@ -70,7 +77,9 @@ def parse_chat(body: object, recommended: Mapping[str, float]) -> ChatRequest:
     variables = parse_template_variables(fields)
     return ChatRequest(
         model=model,
-        messages=messages,
+        messages=conversation.messages,
+        media=conversation.media,
+        processor_settings=parse_processor_settings(fields),
         form=form,
         sampling=replace(sampling, prompt_logprobs=prompt_logprobs),
         scheduling=parse_scheduling(fields),
@@ -102,25 +111,38 @@ def parse_template_variables(fields: Fields) -> Mapping[str, Any]:
     return variables
 
 
-def parse_messages(fields: Fields) -> tuple[dict[str, Any], ...]:
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as templates take them, and the media that stand in them, in order."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    media: tuple[MediaRef, ...] = ()
+
+
+def parse_conversation(fields: Fields) -> Conversation:
     messages = fields.array("messages")
     if messages is None:
         raise fields.error("messages", "is missing: an array of messages is needed")
     if not messages:
         raise fields.error("messages", "is empty: at least one message is needed")
-    return tuple(
-        _parse_message(Fields(message, f"messages[{index}]"))
+    media: list[MediaRef] = []
+    parsed = tuple(
+        _parse_message(Fields(message, f"messages[{index}]"), media)
         for index, message in enumerate(messages)
     )
+    return Conversation(parsed, tuple(media))
 
 
-def _parse_message(fields: Fields) -> dict[str, Any]:
+def _parse_message(fields: Fields, media: list[MediaRef]) -> dict[str, Any]:
+    """Read one message; its media are added to the list."""
     role = fields.string("role")
     if role not in _ROLES:
         raise fields.error("role", f"must be one of {', '.join(_ROLES)}, not {describe(role)}")
     # Templates know "system" only; OpenAI's newer name means the same.
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
-    message["content"] = _parse_content(fields, is_optional=role == "assistant")
+    is_own = role == "assistant"
+    message["content"], found = parse_content(fields, is_optional=is_own, takes_media=not is_own)
+    media += found
     if role == "assistant" and fields.array("tool_calls"):
         message["tool_calls"] = _parse_tool_calls(fields)
     for name in _PASSED_ON:
@@ -129,35 +151,6 @@ def _parse_message(fields: Fields) -> dict[str, Any]:
     if (thinking := fields.string("reasoning")) is not None:  # vLLM's newer name
         message.setdefault("reasoning_content", thinking)
     return message
-
-
-def _parse_content(fields: Fields, *, is_optional: bool) -> str:
-    content = fields.value("content")
-    if isinstance(content, str):
-        return content
-    if content is None:
-        if is_optional:
-            return ""
-        raise fields.error("content", "must be a string or an array of parts, not null")
-    if not isinstance(content, list):
-        why = f"must be a string or an array of parts, not {describe(content)}"
-        raise fields.error("content", why)
-    path = fields.param("content")
-    # One line each, as vLLM joins them (entrypoints/chat_utils.py).
-    return "\n".join(
-        _parse_part(Fields(part, f"{path}[{index}]")) for index, part in enumerate(content)
-    )
-
-
-def _parse_part(fields: Fields) -> str:
-    kind = fields.string("type")
-    if kind not in ("text", "refusal"):
-        why = f"must be 'text', not {describe(kind)}: this version takes text only"
-        raise fields.error("type", why)
-    text = fields.string(kind)
-    if text is None:
-        raise fields.error(kind, "is missing")
-    return text
 
 
 def _parse_tool_calls(fields: Fields) -> list[dict[str, Any]]:

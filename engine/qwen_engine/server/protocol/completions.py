@@ -7,6 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen_engine.sequence import SchedulingParams
+from qwen_engine.server.protocol.content import (
+    MediaRef,
+    parse_multi_modal_data,
+    parse_processor_settings,
+)
 from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.logprobs import parse_completion_logprobs, parse_prompt_logprobs
 from qwen_engine.server.protocol.sampling import Sampling, parse_sampling
@@ -25,6 +30,8 @@ Prompt = str | list[int]  # text, or token ids
 class CompletionRequest:
     model: str | None
     prompts: tuple[Prompt, ...]
+    media: tuple[MediaRef, ...]  # of the prompt, which is one then
+    processor_settings: Mapping[str, Any] | None
     sampling: Sampling
     form: Form | None
     scheduling: SchedulingParams
@@ -49,6 +56,11 @@ def parse_completion(body: object, recommended: Mapping[str, float]) -> Completi
     fields = Fields(body)
     model = fields.string("model")
     prompts = parse_prompts(fields)
+    media = parse_multi_modal_data(fields)
+    if media and len(prompts) > 1:
+        raise fields.error(
+            "multi_modal_data", "is taken with one prompt only: send several requests"
+        )
     echo = fields.boolean("echo")
     max_tokens = fields.integer("max_tokens", low=0 if echo else 1)
     limit = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
@@ -63,6 +75,8 @@ def parse_completion(body: object, recommended: Mapping[str, float]) -> Completi
     return CompletionRequest(
         model=model,
         prompts=prompts,
+        media=media,
+        processor_settings=parse_processor_settings(fields),
         form=form,
         sampling=replace(
             sampling, prompt_logprobs=max((n for n in needed if n is not None), default=None)

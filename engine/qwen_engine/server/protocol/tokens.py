@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from qwen_engine.server.protocol.chat import (
-    parse_messages,
+    Conversation,
+    parse_conversation,
     parse_prompting,
     parse_template_variables,
 )
+from qwen_engine.server.protocol.content import MediaRef, parse_processor_settings
 from qwen_engine.server.protocol.fields import Fields, describe
 from qwen_engine.server.protocol.tools import parse_tools
 
@@ -22,6 +24,8 @@ class TokenizeRequest:
     model: str | None
     prompt: str | None
     messages: tuple[dict[str, Any], ...]
+    media: tuple[MediaRef, ...]
+    processor_settings: Mapping[str, Any] | None
     add_special_tokens: bool
     add_generation_prompt: bool
     continue_final_message: bool
@@ -36,10 +40,13 @@ def parse_tokenize(body: object) -> TokenizeRequest:
     if (prompt is None) == (fields.value("messages") is None):
         raise fields.error("prompt", "or messages is needed, and not both")
     prompts, continues = parse_prompting(fields)
+    conversation = parse_conversation(fields) if prompt is None else Conversation()
     return TokenizeRequest(
         model=model,
         prompt=prompt,
-        messages=parse_messages(fields) if prompt is None else (),
+        messages=conversation.messages,
+        media=conversation.media,
+        processor_settings=parse_processor_settings(fields),
         add_special_tokens=fields.boolean("add_special_tokens", default=prompt is not None),
         add_generation_prompt=prompts,
         continue_final_message=continues,

@@ -37,7 +37,6 @@ CHAT: dict[str, tuple[Any, ...]] = {
     "prediction": (None,),
     "web_search_options": (None,),
     "chat_template": _NOTHING,
-    "mm_processor_kwargs": _NOTHING,
 }
 COMPLETIONS: dict[str, tuple[Any, ...]] = {
     **COMMON,

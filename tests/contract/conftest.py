@@ -7,6 +7,7 @@ import openai
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.contract.media_server import MediaServer
 from tests.contract.server_process import ServerProcess
 from tests.models.memorised import build_memorised
 from tests.models.tiny import build_tiny
@@ -59,6 +60,13 @@ def memorised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
     )  # fmt: skip
     yield process.wait_ready()
     process.stop()
+
+
+@pytest.fixture(scope="package")
+def seeing() -> Iterator[MediaServer]:
+    """A tiny Qwen3-VL, and a site with pictures."""
+    with MediaServer() as server:
+        yield server
 
 
 @pytest.fixture

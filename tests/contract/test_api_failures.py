@@ -47,6 +47,9 @@ class Faulty:
         token_ids: list[int] = self.executor.execute(batch)
         return token_ids
 
+    def take_encoded(self) -> Any:
+        return self.executor.take_encoded()
+
     def measure(self) -> Any:
         return self.executor.measure()
 

@@ -28,6 +28,7 @@ class ServerSettings:
     max_body_bytes: int = 32 * MIB
     # Of addresses that are not public, those from which pictures are fetched all the same.
     media_private_networks: tuple[IPNetwork, ...] = ()
+    media_timeout_seconds: float = 20.0  # to fetch one picture or video
     request_timeout_seconds: float = 0.0  # of every answer; 0: none
     reasoning_parser: ReasoningFormat = "auto"
     tool_call_parser: ToolFormat = "auto"

@@ -85,7 +85,9 @@ class ServerState:
 
         domains = frozenset(domain.lower() for domain in config.allowed_media_domains)
         policy = FetchPolicy(
-            hosts=domains or None, private_networks=self.settings.media_private_networks
+            hosts=domains or None,
+            private_networks=self.settings.media_private_networks,
+            timeout_seconds=self.settings.media_timeout_seconds,
         )
         settings = ProcessorSettings.from_folder(config.model_path)
         return MediaReader(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import ipaddress
 import logging
 import math
 import os
@@ -147,6 +148,22 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         "the header X-Request-Timeout; 0 is no limit (default: 0)",
     )
     add(
+        "--allowed-media-networks",
+        type=ipaddress.ip_network,
+        nargs="+",
+        default=[],
+        metavar="NETWORK",
+        help="private addresses that pictures and videos may be fetched from, such as 10.0.0.0/8 "
+        "(default: none; public ones always, see --allowed-media-domains)",
+    )
+    add(
+        "--media-timeout",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="time to fetch one picture or video (default: 20)",
+    )
+    add(
         "--max-body-mib",
         type=int,
         default=32,
@@ -189,7 +206,8 @@ def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSet
     for flag, port in (("--port", arguments.port), ("--stats-port", arguments.stats_port)):
         if not 0 <= port <= 65535:
             parser.error(f"{flag}: {port} is not between 0 and 65535")
-    lowest = {"max_queue": 0, "shutdown_timeout": 0, "request_timeout": 0, "max_body_mib": 1}
+    lowest = {"max_queue": 0, "shutdown_timeout": 0, "request_timeout": 0, "media_timeout": 1,
+              "max_body_mib": 1}  # fmt: skip
     for name, low in lowest.items():
         if not low <= getattr(arguments, name) < math.inf:
             parser.error(f"--{name.replace('_', '-')}: must be at least {low}")
@@ -203,6 +221,8 @@ def _server_settings(parser: Parser, arguments: argparse.Namespace) -> ServerSet
         shutdown_timeout_seconds=arguments.shutdown_timeout,
         max_body_bytes=arguments.max_body_mib * MIB,
         request_timeout_seconds=arguments.request_timeout,
+        media_private_networks=tuple(arguments.allowed_media_networks),
+        media_timeout_seconds=arguments.media_timeout,
         reasoning_parser=arguments.reasoning_parser,
         tool_call_parser=arguments.tool_call_parser,
         enable_auto_tool_choice=arguments.enable_auto_tool_choice,

@@ -124,13 +124,13 @@ def check_media(media: Iterable[Media], *, max_tokens: int) -> None:
     check_num_tokens(num_tokens, max_tokens=max_tokens)
 
 
-def check_num_tokens(num_tokens: int, *, max_tokens: int) -> None:
-    """Raise InvalidMediaError unless pictures of so many tokens fit together."""
+def check_num_tokens(num_tokens: int, *, max_tokens: int, item: str = "messages") -> None:
+    """Raise InvalidMediaError, about `item`, unless pictures of so many tokens fit together."""
     if num_tokens and max_tokens == 0:
-        raise InvalidMediaError("messages", "this server answers about text only")
+        raise InvalidMediaError(item, "this server answers about text only")
     if num_tokens > max_tokens:
         raise InvalidMediaError(
-            "messages",
+            item,
             f"its pictures are {num_tokens:,} tokens; {max_tokens:,} are taken at once: send fewer "
             "or smaller ones (mm_processor_kwargs.max_pixels)",
         )

@@ -15,6 +15,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from qwen_engine.errors import RequestError
+from qwen_engine.server.failures import MAX_BODY_BYTES
 
 Parsed = TypeVar("Parsed")
 
@@ -32,13 +33,24 @@ async def read_body(request: web.Request, parse: Callable[[object], Parsed]) -> 
         RequestError: it is not JSON, or has too many values; and whatever `parse` raises.
         web.HTTPRequestEntityTooLarge: it is above the limit of bytes.
     """
-    data = await request.read()
+    data = await _read(request)
     if len(data) <= _SMALL_BYTES:
         return parse(_parse_json(data))
     return await asyncio.to_thread(lambda: parse(_parse_json(data)))
 
 
-def _parse_json(data: bytes) -> object:
+async def _read(request: web.Request) -> bytearray:
+    """Return the body. The request's own `read` would keep it as long as the answer takes."""
+    limit = request.app[MAX_BODY_BYTES]
+    data = bytearray()
+    async for chunk in request.content.iter_any():
+        data += chunk
+        if len(data) > limit:
+            raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=len(data))
+    return data
+
+
+def _parse_json(data: bytearray) -> object:
     if sum(map(data.count, _BEFORE_VALUES)) > MAX_VALUES:
         raise RequestError(
             f"the request body has more than {MAX_VALUES:,} commas and opening brackets, which is "

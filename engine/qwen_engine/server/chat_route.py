@@ -48,6 +48,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     state.engine.require_open()  # before anything is fetched for it
     async with until(deadline):
         ask = replace(await _prepare(service, chat), deadline=deadline)
+    chat = replace(chat, media=())  # megabytes, which the answer needs no more
     head = ChatHead(ask.request_id, service.now(), model)
     headers = response_headers(ask.request_id, chat.ignored)
     async with AsyncExitStack() as stack:

@@ -106,6 +106,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     state.engine.require_open()  # before anything is fetched for it
     async with until(deadline):
         prepared = await _prepare(service, wanted, request_id)
+    wanted = replace(wanted, media=())  # megabytes, which the answer needs no more
     asks = [replace(ask, deadline=deadline) for ask in prepared]
     head = CompletionHead(request_id, service.now(), model)
     headers = response_headers(request_id, wanted.ignored)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,24 +23,25 @@ from qwen_engine.server.protocol.content import MediaRef
 from qwen_engine.server.settings import MIB
 from qwen_engine.server.together import together
 from qwen_engine.vision.images import read_image
-from qwen_engine.vision.media import Media, media_key
+from qwen_engine.vision.media import Media, MediaKind, media_key
 from qwen_engine.vision.settings import ProcessorSettings
 from qwen_engine.vision.video import process_frames, process_video
 
 Result = TypeVar("Result")
 
-# Decoding takes a core each and up to 200 MB; the engine needs the other cores.
+# Of each kind. Decoding takes a core each and up to 200 MB; the engine needs the other cores.
 MAX_THREADS = 4
 # Of one request: others' pictures come between, and slow addresses do not hold up its own.
 ITEMS_AT_ONCE = 8
 MAX_REQUEST_BYTES = 256 * MIB  # encoded
-KEPT_BYTES = 128 * MIB  # patches of pictures that may come again
+KEPT_BYTES = 64 * MIB  # patches of pictures that may come again
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """An item of which is known what it costs, not yet decoded."""
 
+    kind: MediaKind
     key: bytes
     num_tokens: int  # 0 where only decoding tells: videos
     decode: Callable[[], Media]
@@ -69,9 +71,12 @@ class MediaReader:
         self._max_tokens = max_tokens
         self._kept = _Kept(KEPT_BYTES)
         cores = len(os.sched_getaffinity(0))
-        self._threads = ThreadPoolExecutor(
-            max_workers=max(1, min(MAX_THREADS, cores // 2)), thread_name_prefix="media"
-        )
+        number = max(1, min(MAX_THREADS, cores // 2))
+        # Apart: a video takes up to a minute, in which pictures must not wait.
+        self._threads: dict[MediaKind, ThreadPoolExecutor] = {
+            kind: ThreadPoolExecutor(max_workers=number, thread_name_prefix=kind)
+            for kind in ("image", "video")
+        }
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -94,14 +99,15 @@ class MediaReader:
         reading = _Reading(self._fetcher, settings, self._in_thread)
         opened = await together(reading.open(ref) for ref in refs)
         unique = {each.key: each for each in opened}
-        num_tokens = sum(each.num_tokens for each in unique.values())
-        check_num_tokens(num_tokens, max_tokens=self._max_tokens)
+        self._check_num_tokens(refs, unique.values())
         found = await together(self._decode(reading, each) for each in unique.values())
+        self._check_num_tokens(refs, found)  # with those of videos, now that they are known
         media = dict(zip(unique, found, strict=True))
         return [media[each.key] for each in opened]
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _check_number(self, refs: Sequence[MediaRef]) -> None:
         for kind, limit in self._limits.items():
@@ -113,6 +119,14 @@ class MediaReader:
                     "(--limit-mm-per-prompt)",
                 )
 
+    def _check_num_tokens(
+        self, refs: Sequence[MediaRef], items: Iterable[_Opened] | Iterable[Media]
+    ) -> None:
+        num_tokens = sum(item.num_tokens for item in items)
+        if num_tokens:
+            field = re.split(r"[.\[]", refs[0].item)[0]
+            check_num_tokens(num_tokens, max_tokens=self._max_tokens, item=field)
+
     async def _decode(self, reading: _Reading, opened: _Opened) -> Media:
         media = self._kept.get(opened.key)
         if media is None:
@@ -120,8 +134,8 @@ class MediaReader:
             self._kept.put(opened.key, media)
         return media
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _in_thread(self, work: Callable[[], Result], kind: MediaKind = "image") -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads[kind], work)
 
 
 class _Reading:
@@ -153,7 +167,7 @@ class _Reading:
 
     async def decode(self, opened: _Opened) -> Media:
         async with self._gate:
-            media: Media = await self._in_thread(opened.decode)
+            media: Media = await self._in_thread(opened.decode, opened.kind)
             return media
 
     async def _load(self, url: str, item: str) -> bytes:
@@ -200,7 +214,7 @@ def _open(ref: MediaRef, contents: list[bytes], settings: ProcessorSettings) -> 
     if ref.kind == "image":
         file = read_image(contents[0], settings.with_detail(ref.detail), item=item)
         num_tokens = file.size[0] * file.size[1] // settings.factor**2
-        return _Opened(file.key, num_tokens, file.decode)
+        return _Opened("image", file.key, num_tokens, file.decode)
     form = (f"frames at {ref.fps}" if ref.is_frames else "file", 0, 0)
     key = media_key("video", contents, form=form, settings=settings)
 
@@ -209,4 +223,4 @@ def _open(ref: MediaRef, contents: list[bytes], settings: ProcessorSettings) -> 
             return process_frames(contents, settings, item=item, fps=ref.fps)
         return process_video(contents[0], settings, item=item)
 
-    return _Opened(key, 0, decode)
+    return _Opened("video", key, 0, decode)

@@ -27,6 +27,8 @@ from qwen_engine.errors import InvalidMediaError
 from qwen_engine.server.settings import MIB, IPNetwork
 
 CHUNK_BYTES = 64 * 1024
+# Decoded at once: that holds the interpreter lock, for which the engine's steps would wait.
+BASE64_BYTES = MIB  # a multiple of 4
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -191,8 +193,10 @@ def decode_data_url(url: str, policy: FetchPolicy, *, item: str) -> bytes:
     if not head.lower().endswith(";base64"):
         return unquote_to_bytes(body)
     try:
-        plain = body if "%" not in body else unquote_to_bytes(body)
-        return base64.b64decode(plain, validate=True)
+        plain = body.encode("ascii") if "%" not in body else unquote_to_bytes(body)
+        starts = range(0, len(plain), BASE64_BYTES)
+        pieces = (plain[start : start + BASE64_BYTES] for start in starts)
+        return b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
     except (binascii.Error, ValueError) as error:
         raise InvalidMediaError(item, f"is not base64: {error}") from error
 
@@ -228,7 +232,8 @@ def _explain(error: aiohttp.ClientError, url: str) -> str:
     cause = getattr(error, "os_error", None)
     if isinstance(cause, _RefusedAddressError):
         # Which address it was is not said: it would tell what names inside the cluster resolve to.
-        return f"{_shown(url)} is at an address that this server does not connect to"
+        why = "is at an address that this server does not connect to (--allowed-media-networks)"
+        return f"{_shown(url)} {why}"
     if isinstance(error, aiohttp.InvalidURL):
         return f"{_shown(url)} is not an address that can be fetched"
     return f"{_shown(url)} cannot be fetched: {type(error).__name__}"

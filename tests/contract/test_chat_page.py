@@ -1,13 +1,13 @@
 """The chat page in a real browser, against a tiny model: its controls, and what it must not do."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.contract.conftest import API_KEY
+from tests.contract.media_server import MediaServer
 from tests.contract.server_process import ServerProcess
 from tests.models.dialogues import FRANCE, FRANCE_THINKING
 
@@ -23,19 +23,7 @@ HOSTILE = """\
 ```"""
 
 
-@pytest.fixture(params=[(1200, 800), (390, 844)], ids=["desktop", "phone"])
-def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A fresh page, which fails the test on any error of its script."""
-    width, height = request.param
-    page = browser.new_page(viewport={"width": width, "height": height})
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    page.close()
-    assert not errors
-
-
-def open_page(page: Page, server: ServerProcess) -> None:
+def open_page(page: Page, server: ServerProcess | MediaServer) -> None:
     page.goto(f"{server.url}/")
     expect(page.locator("#blocks")).to_contain_text("blocks free")
 

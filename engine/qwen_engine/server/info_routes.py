@@ -116,6 +116,7 @@ def _model_body(service: ModelService, name: str) -> dict[str, Any]:
         "root": service.names[0],
         "parent": None,
         "max_model_len": service.max_model_len,
+        "media": service.media_limits,
     }
 
 

@@ -49,6 +49,7 @@ class ModelService:
         self.created = int(time.time())
         self._engine = engine
         self._media = media
+        self._max_body_bytes = settings.max_body_bytes
         vision = launched.engine.model_config.vision if media else None
         self._vision_tokens = vision.tokens if vision else None
         self._tokenizer = launched.tokenizer
@@ -104,9 +105,11 @@ class ModelService:
         return name
 
     @property
-    def media_limits(self) -> Mapping[str, int]:
-        """How many pictures and videos a request may have; empty: this server reads text."""
-        return self._media.limits if self._media else {}
+    def media_limits(self) -> Mapping[str, int] | None:
+        """How many pictures and videos a request may have; None: this server reads text."""
+        if self._media is None:
+            return None
+        return {**self._media.limits, "max_request_bytes": self._max_body_bytes}
 
     async def read_media(
         self, refs: Sequence[MediaRef], changes: Mapping[str, Any] | None

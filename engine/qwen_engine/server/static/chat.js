@@ -1,6 +1,7 @@
 // The page: a conversation, its composer, and what the header says of the server.
 
 import * as api from "./api.js";
+import { clearAttachments, hasAttachments, invitation, isReading, setLimits, setUpAttachments, shown, takeContent } from "./attachments.js";
 import { copyText } from "./clipboard.js";
 import { render } from "./markdown.js";
 import { isPoolOpen, refresh, togglePool, watchPool } from "./pool.js";
@@ -16,6 +17,7 @@ let isReady = false;
 let writeAgain = null; // the last answer once more
 
 setUpSettings(connect);
+setUpAttachments({ conversation: () => messages, changed: update });
 connect();
 
 byId("form").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
@@ -48,7 +50,7 @@ async function connect() {
   try {
     showModels(await api.models(apiKey()));
     isReady = true;
-    welcomeText.textContent = "Ask anything. The answer is written here, on this server.";
+    welcomeText.textContent = "Ask anything. The answer is written here, on this server." + invitation();
     watchPool({ isBusy: () => running !== null, onLost: connect });
   } catch (error) {
     welcomeText.textContent = error.message;
@@ -83,6 +85,7 @@ function showModels(found) {
   model.disabled = found.length < 2;
   model.title = model.value;
   document.title = `${model.selectedOptions[0].text} – chat`;
+  setLimits(found[0].media);
   byId("facts").textContent = `${found[0].max_model_len.toLocaleString("en")} tokens fit into one conversation.`;
 }
 
@@ -92,25 +95,26 @@ function newChat() {
   running?.abort();
   messages = [];
   writeAgain = null;
+  clearAttachments();
   thread.replaceChildren(welcome);
   input.focus();
 }
 
 async function submit() {
-  const text = input.value.trim();
-  if (!text || running || !isReady) return;
+  if (send.disabled || running) return;
+  const content = takeContent(input.value.trim());
   input.value = "";
   fit();
-  await ask(text);
+  await ask(content);
 }
 
-async function ask(text) {
+async function ask(content) {
   const before = messages.length;
   thread.querySelector(".actions")?.remove(); // only the last answer can be written again
   writeAgain = null;
   welcome.remove();
   const turn = addTurn("user");
-  turn.text.textContent = text;
+  turn.text.append(...shown(content));
   const answer = addTurn("assistant");
   answer.text.append(waiting());
   scroll(true);
@@ -121,12 +125,12 @@ async function ask(text) {
     messages.length = before;
     turn.node.remove();
     answer.node.remove();
-    ask(text);
+    ask(content);
   };
   try {
-    await write(answer, [...messages, { role: "user", content: text }]);
+    await write(answer, [...messages, { role: "user", content }]);
   } catch (error) {
-    if (answer.written) remember(text, answer.written);
+    if (answer.written) remember(content, answer.written);
     showFailure(answer, error, again);
   } finally {
     running = null;
@@ -277,7 +281,7 @@ function button(label, onClick) {
 function update() {
   send.hidden = running !== null;
   stop.hidden = running === null;
-  send.disabled = !isReady || !input.value.trim();
+  send.disabled = !isReady || isReading() || !(input.value.trim() || hasAttachments());
 }
 
 function fit() {

@@ -57,7 +57,7 @@ class MediaServer:
     def __init__(self, **changes: Any) -> None:
         self._changes = {
             "encoder_cache_tokens": 512, "limit_mm_per_prompt": {"image": 6, "video": 2},
-            "dtype": "float32", **changes,
+            "mm_processor_kwargs": {}, "dtype": "float32", **changes,
         }  # fmt: skip
         self.folder = build_tiny_vision("2b")
         self.url = self.site = ""

@@ -17,6 +17,8 @@ import pytest
 from PIL import Image
 
 from qwen_engine.tokenizer import Tokenizer
+from qwen_engine.vision.images import PictureFile
+from qwen_engine.vision.media import Media
 from tests.contract.media_server import (
     PICTURE,
     MediaServer,
@@ -227,3 +229,29 @@ def test_what_is_encoded_again_is_counted_as_found(seeing: MediaServer) -> None:
     before = counts()
     seeing.chat(text("Again:"), content)
     assert [after - then for after, then in zip(counts(), before, strict=True)] == [1, 1]
+
+
+def test_a_picture_that_comes_again_is_not_decoded_again(
+    seeing: MediaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, decoded = PictureFile.decode, []
+
+    def count(picture: PictureFile) -> Media:
+        decoded.append(picture.item)
+        return decode(picture)
+
+    monkeypatch.setattr(PictureFile, "decode", count)
+    content = image(data_url(encoded(noise(64, 64, seed=78))))
+    assert seeing.chat(content, text("or"), content)[0] == 200
+    assert seeing.chat(text("Again:"), content)[0] == 200
+    assert len(decoded) == 1
+    smaller = {"mm_processor_kwargs": {"max_pixels": 32 * 64, "min_pixels": 32 * 32}}
+    assert seeing.chat(content, **smaller)[0] == 200
+    assert len(decoded) == 2
+
+
+def test_only_listed_domains_are_fetched_from_where_there_is_a_list() -> None:
+    with MediaServer(allowed_media_domains=("pictures.example",)) as server:
+        status, body = server.chat(image(f"{server.site}/picture.png"))
+    assert (status, body["error"]["param"]) == (400, "messages[0].content[0].image_url.url")
+    assert "--allowed-media-domains" in body["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from typing import Any
 
@@ -106,10 +107,13 @@ def test_a_picture_needs_no_words(page: Page, seeing: MediaServer) -> None:
 def test_what_the_server_would_refuse_is_said_before_it_is_sent(
     page: Page, seeing: MediaServer
 ) -> None:
+    models = json.loads(seeing.get("/v1/models"))
+    models["data"][0]["media"]["max_request_bytes"] = 1_000_000
+    page.route("**/v1/models", lambda route: route.fulfill(json=models))
     open_page(page, seeing)
     note = page.locator("#attach-note")
-    pick(page, file("large.png", bytes(25_000_000)))
-    expect(note).to_contain_text("large.png is too large, 25.0 MB: 24.8 MB of 24.8 MB are left")
+    pick(page, file("large.png", bytes(900_000)))
+    expect(note).to_contain_text("large.png is too large, 0.9 MB: 0.7 MB of 0.7 MB are left")
     pick(page, file("notes.pdf", b"x", "application/pdf"))
     expect(note).to_contain_text("notes.pdf is neither a picture nor a video")
     pick(page, file("a.svg", b"<svg/>", "image/svg+xml"))

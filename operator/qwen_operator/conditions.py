@@ -113,8 +113,11 @@ def degraded(trouble: Problem | None) -> Condition:
     return Condition("Degraded", True, trouble.reason, trouble.message)
 
 
-def accurate(accuracy: Accuracy | None) -> Condition:
+def accurate(accuracy: Accuracy | None, *, can_tell: bool = True) -> Condition:
     """Return PlanAccurate: whether an engine took what was planned, and which line is off."""
+    if not can_tell:
+        message = "vLLM does not report what it takes: compare its log with status.plan.ledger"
+        return Condition("PlanAccurate", None, "NotReported", message)
     if accuracy is None:
         message = "no engine of this plan has told yet what it took"
         return Condition("PlanAccurate", None, "NotMeasured", message)

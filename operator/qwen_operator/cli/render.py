@@ -128,10 +128,8 @@ def blocks_line(blocks: Json) -> str:
     """Return the blocks of all ready pods, with a bar of those in use."""
     total, used, free = blocks["total"], blocks["used"], blocks["free"]
     share = used / total if total else 0.0
-    return (
-        f"{bar(share)} {100 * share:.0f}% used: {free:,} of {total:,} blocks free, "
-        f"{blocks['cached']:,} of them hold prefixes"
-    )
+    line = f"{bar(share)} {100 * share:.0f}% used: {free:,} of {total:,} blocks free"
+    return f"{line}, {blocks['cached']:,} of them hold prefixes" if "cached" in blocks else line
 
 
 def indent(text: str) -> list[str]:

@@ -82,6 +82,8 @@ def _ask(pod: Json, facts: PodFacts, api: Api) -> dict[str, Any]:
     if not facts.is_ready:
         why = facts.problem.message if facts.problem else "not ready"
         return {**row, "message": why}
+    if facts.is_vllm:
+        return {**row, "message": "serves with vLLM, whose blocks are in `kubectl qwen status`"}
     try:
         target = f"{facts.name}:{_port(pod)}"
         stats = api.get(proxy_path("pods", metadata["namespace"], target, "/stats"))

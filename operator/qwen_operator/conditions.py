@@ -60,10 +60,12 @@ class Progress:
 def planned(plan: Json) -> Condition:
     """Return Planned=True with the plan in one sentence."""
     device, blocks = plan["device"], plan["blocks"]
+    count = f"{device['count']} × " if device["count"] > 1 else ""
+    engine = " under vLLM" if plan.get("engine") == "vllm" else ""
     message = (
-        f"{plan['model']['id']} fits on {device['product']} with {device['memoryMiB']:,} MiB "
-        f"({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, room "
-        f"for {plan['concurrency']} requests of the full {plan['maxModelLen']:,} tokens"
+        f"{plan['model']['id']} fits on {count}{device['product']} with {device['memoryMiB']:,} MiB"
+        f"{engine} ({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, "
+        f"room for {plan['concurrency']} requests of the full {plan['maxModelLen']:,} tokens"
     )
     notes = "".join(f"; {note}" for note in plan.get("notes", ()))
     notes += "".join(f". Warning: {warning}" for warning in plan.get("warnings", ()))

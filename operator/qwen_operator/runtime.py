@@ -16,6 +16,8 @@ DEFAULT_VLLM_IMAGE = f"vllm/vllm-openai:v{NEWEST}"
 _OLDEST = (0, 11, 0)  # from here on there is one engine, with the flags and series of today
 # vllm-project/vllm pull request 36666; before, running requests were cut off at SIGTERM
 _DRAINS_FROM = (0, 18, 0)
+# vllm-project/vllm pull request 38378 (April 2026), between 0.19.0 and 0.20.0
+_INT8_CACHE_FROM = (0, 20, 0)
 _RELEASE = re.compile(r"v?(\d{1,3})\.(\d{1,3})\.(\d{1,3})")
 
 
@@ -84,6 +86,11 @@ def _check_vllm(spec: QwenDeploymentSpec) -> None:
             "spec.engine.overrides.quantization",
             f"{overrides.quantization}: our own engine makes it at load; for vLLM name a packed "
             "checkpoint in spec.model.id, such as an FP8 or AWQ one",
+        )
+    if overrides.kv_cache_dtype == "int8" and _number(version or NEWEST) < _INT8_CACHE_FROM:
+        raise InvalidSpecError(
+            "spec.engine.overrides.kvCacheDtype",
+            f"int8: vLLM {version} has none yet; use fp8, or 0.20.0 or newer",
         )
     if (size := overrides.tensor_parallel_size) is not None and size > spec.gpu.count:
         raise InvalidSpecError(

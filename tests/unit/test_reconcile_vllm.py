@@ -171,6 +171,16 @@ def test_a_model_that_our_engine_lacks_is_refused_with_the_other_as_the_way_out(
         ({"engine": {"runtime": "VLLM", "version": "0.8.5"}}, "spec.engine.version"),
         ({"engine": {"runtime": "VLLM", "image": "x:v0.6.0"}}, "spec.engine.version"),
         ({"engine": {"runtime": "VLLM", "overrides": {"swapSpaceGiB": 4}}}, "swapSpaceGiB"),
+        (
+            {
+                "engine": {
+                    "runtime": "VLLM",
+                    "version": "0.17.0",
+                    "overrides": {"kvCacheDtype": "int8"},
+                }
+            },
+            "kvCacheDtype",
+        ),
         ({"engine": {"runtime": "VLLM", "overrides": {"quantization": "int8"}}}, "quantization"),
         (
             {"engine": {"runtime": "VLLM", "overrides": {"tensorParallelSize": 2}}},

@@ -41,9 +41,11 @@ def plan_lines(plan: Json) -> list[str]:
     """Return a whole plan: device, kinds of GPU, ledger, flags with reasons, what it holds."""
     device, blocks = plan["device"], plan["blocks"]
     capability = f", capability {device['capability']}" if "capability" in device else ""
+    count = f"{device['count']} × " if device["count"] > 1 else ""
+    engine = " with vLLM" if plan.get("engine") == "vllm" else ""
     lines = [
-        f"{plan['model']['id']} on {device['product']}: {device['memoryMiB']:,} MiB{capability} "
-        f"({device['source']})",
+        f"{plan['model']['id']} on {count}{device['product']}{engine}: {device['memoryMiB']:,} MiB"
+        f"{capability} ({device['source']})",
         "",
         *ledger_lines(plan),
         "",

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from qwen_engine.planning.vllm_version import NEWEST as PLANNED
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.spec import QwenDeploymentSpec
 
-NEWEST = "0.29.0"  # the release that the planner takes where nothing says another
+# The release that the planner takes where nothing says another.
+NEWEST = ".".join(map(str, PLANNED.number))
 DEFAULT_VLLM_IMAGE = f"vllm/vllm-openai:v{NEWEST}"
 _OLDEST = (0, 11, 0)  # from here on there is one engine, with the flags and series of today
 # vllm-project/vllm pull request 36666; before, running requests were cut off at SIGTERM

@@ -132,7 +132,8 @@ def _crowding(
 ) -> tuple[str, ...]:
     if spec is None or isinstance(verdict, Refusal):
         return ()
-    return warn_of_replicas(spec.replicas, spec.gpu.resource_name, verdict.template, nodes)
+    selector = verdict.template["spec"].get("nodeSelector") or {}
+    return warn_of_replicas(spec, verdict.plan, selector, nodes)
 
 
 def _actions(

@@ -14,6 +14,7 @@ from qwen_operator.node_facts import NodeFacts
 from qwen_operator.runtime import NEWEST
 from qwen_operator.spec import QwenDeploymentSpec
 
+Json = Mapping[str, Any]
 _TIGHT_UTILIZATION = 0.95
 
 
@@ -47,18 +48,16 @@ def warn(spec: QwenDeploymentSpec, model: ModelShape, *, gpus: int) -> tuple[str
 
 
 def warn_of_replicas(
-    replicas: int, resource_name: str, template: Mapping[str, Any], nodes: Sequence[NodeFacts]
+    spec: QwenDeploymentSpec, plan: Json, selector: Json, nodes: Sequence[NodeFacts]
 ) -> tuple[str, ...]:
     """Return a warning if the nodes that pods are led to cannot hold them all.
 
     Said beside the plan and never part of it: a scale, or a node that comes, changes no plan.
 
     Args:
-        template: of the pods, with their node selector and the GPUs they ask for.
+        selector: the node labels that pods are led by.
     """
-    pod = template["spec"]
-    each = int(pod["containers"][0]["resources"]["limits"].get(resource_name, 0))
-    selector = pod.get("nodeSelector") or {}
+    each, resource_name = int(plan["device"]["count"]), spec.gpu.resource_name
     offers = [
         node.offers(resource_name)
         for node in nodes
@@ -67,10 +66,10 @@ def warn_of_replicas(
     if each == 0 or sum(offers) == 0:  # that there is no GPU at all is told by the plan
         return ()
     room = sum(count // each for count in offers)
-    if replicas <= room:
+    if spec.replicas <= room:
         return ()
     where = ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "any"
     return (
-        f"spec.replicas={replicas} is more than the nodes have room for: {room} pods of {each} "
-        f"{resource_name} ({sum(offers)} offered, node label {where}); the others wait for nodes",
+        f"spec.replicas={spec.replicas} is more than the nodes have room for: {room} pods of "
+        f"{each} {resource_name} ({sum(offers)} offered, node label {where}); the others wait",
     )

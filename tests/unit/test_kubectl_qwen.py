@@ -96,6 +96,15 @@ def test_explain_plans_for_the_clusters_nodes_as_the_operator_would(
     assert "█" in text
 
 
+def test_explain_warns_of_replicas_that_the_nodes_have_no_gpus_for(
+    call: Call, tmp_path: Path
+) -> None:
+    file = manifest(tmp_path, gpu_spec(replicas=2))
+    code, text = call("explain", "-f", file, objects={"nodes": {"items": [NODE]}})
+    assert code == 0
+    assert "warning: spec.replicas=2 is more than the nodes have room for" in text
+
+
 def test_explain_needs_no_cluster_for_a_named_gpu_and_says_it_as_json(
     call: Call, tmp_path: Path
 ) -> None:

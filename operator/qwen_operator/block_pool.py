@@ -18,9 +18,8 @@ def add_up(asked: Sequence[Mapping[str, int] | None], old: Json | None) -> dict[
     known = [blocks for blocks in asked if blocks is not None]
     if not known or len(known) < len(asked):
         return dict(old) if old else None
-    return {
-        key: sum(blocks[key] for blocks in known) for key in ("total", "free", "used", "cached")
-    }
+    told = [k for k in ("total", "free", "used", "cached") if all(k in blocks for blocks in known)]
+    return {key: sum(blocks[key] for blocks in known) for key in told}
 
 
 def level(blocks: Mapping[str, int], old: Json, now: str) -> dict[str, str]:

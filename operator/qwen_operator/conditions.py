@@ -60,10 +60,12 @@ class Progress:
 def planned(plan: Json) -> Condition:
     """Return Planned=True with the plan in one sentence."""
     device, blocks = plan["device"], plan["blocks"]
+    count = f"{device['count']} × " if device["count"] > 1 else ""
+    engine = " under vLLM" if plan.get("engine") == "vllm" else ""
     message = (
-        f"{plan['model']['id']} fits on {device['product']} with {device['memoryMiB']:,} MiB "
-        f"({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, room "
-        f"for {plan['concurrency']} requests of the full {plan['maxModelLen']:,} tokens"
+        f"{plan['model']['id']} fits on {count}{device['product']} with {device['memoryMiB']:,} MiB"
+        f"{engine} ({device['source']}): {blocks['total']:,} KV blocks of {blocks['size']} tokens, "
+        f"room for {plan['concurrency']} requests of the full {plan['maxModelLen']:,} tokens"
     )
     notes = "".join(f"; {note}" for note in plan.get("notes", ()))
     notes += "".join(f". Warning: {warning}" for warning in plan.get("warnings", ()))
@@ -113,8 +115,11 @@ def degraded(trouble: Problem | None) -> Condition:
     return Condition("Degraded", True, trouble.reason, trouble.message)
 
 
-def accurate(accuracy: Accuracy | None) -> Condition:
+def accurate(accuracy: Accuracy | None, *, can_tell: bool = True) -> Condition:
     """Return PlanAccurate: whether an engine took what was planned, and which line is off."""
+    if not can_tell:
+        message = "vLLM does not report what it takes: compare its log with status.plan.ledger"
+        return Condition("PlanAccurate", None, "NotReported", message)
     if accuracy is None:
         message = "no engine of this plan has told yet what it took"
         return Condition("PlanAccurate", None, "NotMeasured", message)

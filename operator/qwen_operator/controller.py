@@ -135,7 +135,13 @@ class Controller:
             return True
         observed = await self._observe(key, resource)
         now = _now()
-        outcome = reconcile(resource, observed, engine_image=self._settings.engine_image, now=now)
+        outcome = reconcile(
+            resource,
+            observed,
+            engine_image=self._settings.engine_image,
+            vllm_image=self._settings.vllm_image,
+            now=now,
+        )
         if outcome is None:
             return True
         try:

@@ -50,6 +50,11 @@ _SPEC_FIELDS = {
     "num_gpu_blocks_override": "spec.engine.overrides.numGpuBlocksOverride",
     "dtype": "spec.engine.overrides.dtype",
     "swap_space": "spec.engine.overrides.swapSpaceGiB",
+    "kv_cache_dtype": "spec.engine.overrides.kvCacheDtype",
+    "quantization": "spec.engine.overrides.quantization",
+    "tensor_parallel_size": "spec.engine.overrides.tensorParallelSize",
+    "engine_version": "spec.engine.version",
+    "model": "spec.model.id",
 }
 
 

@@ -46,7 +46,13 @@ def find_candidates(
     Raises:
         UnknownGpuError: nothing says how much memory a GPU has; the message names the ways out.
     """
-    everywhere = list(nodes)
+    found = _candidates(gpu, list(nodes), node_selector)
+    return [replace(each, device=_for_pod(each.device, gpu)) for each in found]
+
+
+def _candidates(
+    gpu: GpuSpec, everywhere: Sequence[NodeFacts], node_selector: Mapping[str, str]
+) -> list[Candidate]:
     here = [node for node in everywhere if _matches(node, node_selector)]
     pools = build_pools(here, gpu.resource_name)
     if gpu.product is not None:
@@ -59,7 +65,7 @@ def find_candidates(
     if pools:
         raise UnknownGpuError(pools[0].problem)
     if gpu.product is not None:
-        return [_from_catalogue(gpu.product, here)]
+        return [_from_catalogue(gpu.product, gpu.count, here)]
     raise UnknownGpuError(_nothing_offered(gpu, everywhere, here, node_selector))
 
 
@@ -67,6 +73,13 @@ def is_offered(selector: Mapping[str, str], nodes: Iterable[NodeFacts]) -> bool:
     """Say whether any node carries the device label that a pod is led by."""
     wanted = {key: selector[key] for key in DEVICE_LABELS if key in selector}
     return not wanted or any(_matches(node, wanted) for node in nodes)
+
+
+def _for_pod(device: Device, gpu: GpuSpec) -> Device:
+    """Return the device with as many as one pod may have: parts of cards do not work together."""
+    is_part = "/mig-" in gpu.resource_name or "-MIG-" in device.product
+    is_part = is_part or gpu.resource_name.endswith(".shared") or " shares" in device.source
+    return replace(device, count=1 if is_part else min(device.count, gpu.count))
 
 
 def _matches(node: NodeFacts, selector: Mapping[str, str]) -> bool:
@@ -100,6 +113,7 @@ def _given(gpu: GpuSpec, memory_mib: int, pools: Sequence[Pool]) -> list[Candida
     if found:
         return found
     device = gpu_from_spec(gpu.product, memory_mib, source="spec.gpu.memoryMiB")
+    device = replace(device, count=gpu.count)
     too_small = ", ".join(f"{p.label} ({_mib(p):,} MiB)" for p in pools if p.device)
     warning = f"no node's GPU has as much as spec.gpu.memoryMiB={memory_mib}: {too_small}"
     return [Candidate(device, {}, (warning,) if too_small else ())]
@@ -116,7 +130,8 @@ def _bounded(pool: Pool, gpu: GpuSpec, memory_mib: int) -> Candidate:
         return Candidate(pool.device, pool.selector, (warning,), pool.gpus)
     device = gpu_from_spec(product, memory_mib, source="spec.gpu.memoryMiB")
     capability = pool.device.capability if pool.device else device.capability
-    device = replace(device, capability=capability, host_memory_bytes=host)
+    count = pool.device.count if pool.device else gpu.count
+    device = replace(device, capability=capability, host_memory_bytes=host, count=count)
     selector = pool.selector if gpu.product is not None or pool.device is not None else {}
     return Candidate(device, selector, (), pool.gpus)
 
@@ -125,9 +140,10 @@ def _mib(pool: Pool) -> int:
     return pool.device.memory_bytes // MIB if pool.device else 0
 
 
-def _from_catalogue(product: str, here: Sequence[NodeFacts]) -> Candidate:
+def _from_catalogue(product: str, count: int, here: Sequence[NodeFacts]) -> Candidate:
     if product in gpu_products():
-        return Candidate(gpu_from_spec(product, source="spec.gpu.product and the catalogue"), {})
+        device = gpu_from_spec(product, source="spec.gpu.product and the catalogue")
+        return Candidate(replace(device, count=count), {})
     products = sorted({node.product for node in here if node.product})
     known = f" Nodes offer: {', '.join(products)}" if products else ""
     raise UnknownGpuError(

@@ -1,8 +1,8 @@
 """What GPU a node gives for a resource: the ladder from labels down to names. Pure.
 
 Called by `gpu_pools`. The first rung that answers wins, and the device says which it was: memory
-labels; the catalogue by product label; the sizes that MIG and vGPU profiles carry in their names;
-what the cloud calls the machine. Never more memory than one requested unit has.
+labels; the sizes that MIG and vGPU profiles carry in their names; what the cloud calls the machine;
+the catalogue by product label. Never more memory than one requested unit has.
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ from typing import Any
 
 import yaml
 
-from qwen_engine.planning import (
-    Device,
-    UnknownGpuError,
-    gpu_from_labels,
-    gpu_from_spec,
-    gpu_products,
-)
+from qwen_engine.planning import Device, UnknownGpuError, gpu_from_spec
+from qwen_engine.planning.gpus import find_product, part_mib
 from qwen_engine.planning.quantities import MIB
 from qwen_operator.node_facts import (
     ACCELERATOR_LABEL,
@@ -32,13 +27,10 @@ from qwen_operator.node_facts import (
 )
 
 _GPU = "nvidia.com/gpu."
-_MEMORY, _COUNT, _REPLICAS = f"{_GPU}memory", f"{_GPU}count", f"{_GPU}replicas"
-_MIG_RESOURCE = re.compile(r"nvidia\.com/mig-((?:\d+c\.)?\d+g\.(\d+)gb(?:\.me)?)(?:\.shared)?")
-_MIG_PRODUCT = re.compile(r"-MIG-\d+g\.(\d+)gb(?:\.me)?$")
-_VGPU_PRODUCT = re.compile(r"^(?:GRID-|NVIDIA-GRID-)?(.+?)(?:-\d)?-(\d+)[ABCQ]$")
-# A profile is named after more than it has: 1g.18gb of an H200 has 16,384 MiB, 4.6 % less than
-# 18 GB (nvidia-smi mig -lgip); other slices come closer.
-_PROFILE_SHARE = 0.95
+_MEMORY = f"{_GPU}memory"
+_MIG_RESOURCE = re.compile(r"nvidia\.com/mig-((?:\d+c\.)?\d+g\.\d+gb(?:\.me)?)(?:\.shared)?")
+# gpu-feature-discovery wrote bytes in old releases (its issue 26); no card has 10^7 MiB.
+_LARGEST_MIB = 10**7
 
 
 def gpu_of_node(node: NodeFacts, resource_name: str) -> Device:
@@ -48,42 +40,32 @@ def gpu_of_node(node: NodeFacts, resource_name: str) -> Device:
         UnknownGpuError: nothing says how much memory it has; the message names what is missing.
     """
     if match := _MIG_RESOURCE.fullmatch(resource_name):
-        return _slice(node, resource_name, profile=match[1], gigabytes=int(match[2]))
-    product = node.labels.get(PRODUCT_LABEL, "")
-    labels = {**node.labels, _REPLICAS: str(_shares(node, resource_name))}
-    if _MEMORY in labels or product.endswith("-MIG-INVALID"):
-        return gpu_from_labels(labels, node=node.name)
-    known = _from_profile(node) or _from_vgpu(node) or _from_cloud(node)
-    if known is None and node.labels.get("nvidia.com/vgpu.present") == "true":
+        return _slice(node, resource_name, profile=match[1])
+    label = node.product or ""
+    if label.endswith("-MIG-INVALID"):
         raise UnknownGpuError(
-            f"node {node.name}: nvidia.com/vgpu.present=true, but label {_MEMORY} is missing, and "
-            f"a virtual GPU has but a part of {product or 'its card'}: run gpu-feature-discovery "
-            "on the node, or set spec.gpu.memoryMiB to that part"
+            f"node {node.name}: {PRODUCT_LABEL}={label}: its MIG layout is not uniform, so "
+            "nvidia.com/gpu cannot be planned; make it uniform or use another node"
         )
-    if known is None:
-        return gpu_from_labels(labels, node=node.name)
-    return _shared(known, int(labels[_REPLICAS]))
+    share, product = _shares(node, resource_name), label.removesuffix("-SHARED")
+    known = _from_memory(node, product, _MEMORY) or _from_name(node, product) or _from_cloud(node)
+    return _shared(known or _from_catalogue(node, product), share)
 
 
-def _slice(node: NodeFacts, resource_name: str, *, profile: str, gigabytes: int) -> Device:
+def _slice(node: NodeFacts, resource_name: str, *, profile: str) -> Device:
     """Return a MIG slice under the mixed strategy, which has labels of its own."""
     own = f"nvidia.com/mig-{profile}."
-    parent = node.labels.get(PRODUCT_LABEL, "")
-    product = node.labels.get(f"{own}product") or f"{parent or 'GPU'}-MIG-{profile}"
+    named = f"{node.product or 'GPU'}-MIG-{profile}"
+    product = node.labels.get(f"{own}product") or named
     share = _shares(node, resource_name, prefix=own)
-    memory = node.labels.get(f"{own}memory")
-    if memory is None:
-        missing = f"label {own}memory is missing on node {node.name}"
-        device = _from_size(product, gigabytes, f"the profile's name, as {missing}")
-        return _shared(_capable(device, node), share)
-    chosen = {k: v for k, v in node.labels.items() if k.startswith(f"{_GPU}compute.")}
-    chosen |= {PRODUCT_LABEL: product, _MEMORY: memory, _REPLICAS: str(share)}
-    found = gpu_from_labels(chosen, node=node.name)
-    return replace(found, source=found.source.replace(_MEMORY, f"{own}memory"))
+    known = _from_memory(node, product, f"{own}memory")
+    if known is None:
+        known = _of_part(node, product, part_mib(named) or 0, missing=f"{own}memory")
+    return _shared(known, share)
 
 
 def _shares(node: NodeFacts, resource_name: str, *, prefix: str = _GPU) -> int:
-    """Return among how many pods one unit's memory is divided.
+    """Return among how many pods one unit's memory is divided; the memory label is the card's.
 
     Old releases leave the replicas label at 1 (k8s-device-plugin issue 732), so what the node
     really offers counts too.
@@ -108,23 +90,27 @@ def _shares(node: NodeFacts, resource_name: str, *, prefix: str = _GPU) -> int:
     return said
 
 
-def _from_profile(node: NodeFacts) -> Device | None:
-    """Read a slice's size from the product label of MIG's single strategy."""
-    product = (node.product or "").removesuffix("-SHARED")
-    if not (match := _MIG_PRODUCT.search(product)):
+def _from_memory(node: NodeFacts, product: str, label: str) -> Device | None:
+    """Read the size that a label gives in MiB."""
+    text = node.labels.get(label)
+    if text is None:
         return None
-    why = f"the profile's name, as label {_MEMORY} is missing on node {node.name}"
-    return _capable(_from_size(product, int(match[1]), why), node)
+    if not text.isdecimal() or int(text) == 0:
+        raise UnknownGpuError(f"node {node.name}: label {label}={text!r} is no number of MiB")
+    mib = int(text) // MIB if int(text) > _LARGEST_MIB else int(text)
+    return _labelled(node, product or None, mib, source=f"{label} of node {node.name}")
 
 
-def _from_vgpu(node: NodeFacts) -> Device | None:
-    """Read a virtual GPU's size from its product label, such as NVIDIA-A10-24Q."""
-    product = (node.product or "").removesuffix("-SHARED")
-    match = _VGPU_PRODUCT.match(product)
-    if match is None or product in gpu_products():
-        return None
-    why = f"the vGPU profile's name, as label {_MEMORY} is missing on node {node.name}"
-    return _capable(_from_size(product, int(match[2]), why), node)
+def _from_name(node: NodeFacts, product: str) -> Device | None:
+    """Read the size that a slice's or virtual GPU's product label carries in itself."""
+    mib = part_mib(product)
+    return None if mib is None else _of_part(node, product, mib, missing=_MEMORY)
+
+
+def _of_part(node: NodeFacts, product: str, mib: int, *, missing: str) -> Device:
+    kind = "profile's" if "-MIG-" in product else "vGPU profile's"
+    why = f"label {missing} is missing on node {node.name}"
+    return _labelled(node, product, mib, source=f"the size in the {kind} name, less 5 %, as {why}")
 
 
 def _from_cloud(node: NodeFacts) -> Device | None:
@@ -142,7 +128,7 @@ def _from_cloud(node: NodeFacts) -> Device | None:
     if product is None:
         return None
     source = f"label {label} of node {node.name} and the catalogue"
-    return _capable(gpu_from_spec(product, source=source), node)
+    return _labelled(node, product, None, source=source)
 
 
 @cache
@@ -152,29 +138,36 @@ def _clouds() -> dict[str, Any]:
     return found
 
 
-def _from_size(product: str, gigabytes: int, why: str) -> Device:
-    mib = int(gigabytes * 10**9 * _PROFILE_SHARE) // MIB
-    source = f"{gigabytes} GB less 5 % by {why}"
-    return gpu_from_spec(product, mib, source=source)
+def _from_catalogue(node: NodeFacts, product: str) -> Device:
+    if node.labels.get("nvidia.com/vgpu.present") == "true":
+        raise UnknownGpuError(
+            f"node {node.name}: nvidia.com/vgpu.present=true, but label {_MEMORY} is missing, and "
+            f"a virtual GPU has but a part of {product or 'its card'}: run gpu-feature-discovery "
+            "on the node, or set spec.gpu.memoryMiB to that part"
+        )
+    row = find_product(product)
+    if row is None:
+        raise UnknownGpuError(
+            f"node {node.name}: label {_MEMORY} is missing and product {product or 'unknown'!r} is "
+            "not in the catalogue; run gpu-feature-discovery on the node, or set spec.gpu.memoryMiB"
+        )
+    source = f"label {PRODUCT_LABEL} of node {node.name} and the catalogue"
+    return _labelled(node, product, row.memory_mib, source=source)
 
 
-def _capable(device: Device, node: NodeFacts) -> Device:
-    """Add the capability: the labels', else the whole card's that the product is a part of."""
+def _labelled(node: NodeFacts, product: str | None, mib: int | None, *, source: str) -> Device:
+    """Return a device with the capability of the labels, else of the card it is (a part of)."""
     major, minor = (node.labels.get(f"{_GPU}compute.{part}", "") for part in ("major", "minor"))
-    if major.isdecimal() and minor.isdecimal():
-        return replace(device, capability=(int(major), int(minor)))
-    parent = _MIG_PRODUCT.sub("", device.product)
-    if vgpu := _VGPU_PRODUCT.match(parent):
-        parent = vgpu[1]
-    row = gpu_products().get(parent)
-    return device if row is None else replace(device, capability=row.capability)
+    is_said = major.isdecimal() and minor.isdecimal()
+    capability = (int(major), int(minor)) if is_said else None
+    return gpu_from_spec(product, mib, source=source, capability=capability)
 
 
 def _shared(device: Device, share: int) -> Device:
     if share <= 1:
         return device
-    source = f"{device.source}, one of {share} shares"
-    return replace(device, memory_bytes=device.memory_bytes // share, source=source)
+    mib = device.memory_bytes // MIB // share
+    return replace(device, memory_bytes=mib * MIB, source=f"{device.source}, one of {share} shares")
 
 
 def _number(node: NodeFacts, label: str) -> int:

@@ -19,7 +19,8 @@ class Pool:
 
     Attributes:
         selector: the node label that leads pods here; empty where the nodes carry none.
-        device: one unit of the resource on the poorest node; None where nothing tells its memory.
+        device: one unit of the resource on the poorest node, and as its count how many of them the
+            largest node offers; None where nothing tells its memory.
         problem: why there is no device, or which nodes were left out.
         gpus: how many units pods may ask for, over all its nodes.
     """
@@ -67,9 +68,10 @@ def _pool(nodes: Sequence[NodeFacts], resource_name: str) -> Pool:
             problems.append(str(error))
     poorest = min(found, key=lambda pair: pair[0].memory_bytes, default=None)
     host = _host_share(nodes, resource_name)
+    most = max(node.offers(resource_name) for node in nodes)
     return Pool(
         selector=nodes[0].device_selector,
-        device=replace(poorest[0], host_memory_bytes=host) if poorest else None,
+        device=replace(poorest[0], host_memory_bytes=host, count=most) if poorest else None,
         problem=problems[0] if problems else "",
         nodes=tuple(node.name for node in nodes),
         gpus=sum(node.offers(resource_name) for node in nodes),

@@ -23,6 +23,7 @@ ENGINE_PORT = 8000
 
 OWNER_LABEL = f"{GROUP}/deployment"
 MODEL_LABEL = f"{GROUP}/model"
+RUNTIME_LABEL = f"{GROUP}/runtime"
 MODEL_ANNOTATION = f"{GROUP}/model-id"
 HASH_ANNOTATION = f"{GROUP}/manifest-hash"
 MEANING_ANNOTATION = f"{GROUP}/meaning"

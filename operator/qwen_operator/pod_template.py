@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qwen_operator import names
-from qwen_operator.pod_resources import build_resources
+from qwen_operator.pod_resources import SHARED_MEMORY_BYTES, build_resources
+from qwen_operator.runtime import can_drain
 from qwen_operator.spec import ModelSpec, QwenDeploymentSpec
 from qwen_operator.spec_plan import Planned
 
@@ -23,6 +24,7 @@ _MODELS, _CACHE = "/models", "/cache"
 # How long a pod may take to become ready: a base for the image's start, then every byte at rates
 # that slow parts still reach: a spinning disk or small network volume, and a 160 Mbit/s line.
 _START_SECONDS = 120
+_VLLM_START_SECONDS = 600  # it also compiles the model and captures CUDA graphs
 _VOLUME_BYTES_PER_SECOND = 50_000_000
 _HUB_BYTES_PER_SECOND = 20_000_000
 
@@ -43,10 +45,11 @@ def build_pod_template(
                 names.MODEL_LABEL: names.label_value(spec.model.id),
                 # engines that speak vLLM's metrics are found by this label (llm-d-router, EPP)
                 "llm-d.ai/engine-type": "vllm",
+                **({names.RUNTIME_LABEL: "vllm"} if spec.engine.is_vllm else {}),
             },
             "annotations": {
                 names.MODEL_ANNOTATION: spec.model.id,
-                names.ALLOWANCE_ANNOTATION: _allowance(spec.model, planned.plan)[1],
+                names.ALLOWANCE_ANNOTATION: _allowance(spec, planned.plan)[1],
             },
         },
         "spec": _pod_spec(name, spec, planned, image),
@@ -60,7 +63,11 @@ def startup_seconds(template: Json) -> int:
 
 
 def engine_args(spec: QwenDeploymentSpec, plan: Json) -> list[str]:
-    """Return the engine's command line: the model, the planned flags, then the user's own."""
+    """Return the engine's command line: the model, the planned flags, then the user's own.
+
+    Both engines take it: ours has vLLM's names, and what only one of them knows is not planned for
+    the other.
+    """
     model = spec.model
     words = ["serve", _model_path(model), "--served-model-name", model.id]
     words += ["--host", "0.0.0.0", "--port", str(names.ENGINE_PORT)]
@@ -70,7 +77,8 @@ def engine_args(spec: QwenDeploymentSpec, plan: Json) -> list[str]:
         words += [setting["flag"]] if setting["value"] == "true" else [
             setting["flag"], setting["value"]
         ]  # fmt: skip
-    words += ["--shutdown-timeout", str(_DRAIN_SECONDS)]
+    if can_drain(spec):
+        words += ["--shutdown-timeout", str(_DRAIN_SECONDS)]
     return [*words, *spec.engine.extra_args]
 
 
@@ -101,8 +109,23 @@ def _pod_spec(name: str, spec: QwenDeploymentSpec, planned: Planned, image: str)
         },
         **{key: value for key, value in wanted.items() if value},
         "containers": [_container(spec, planned, image)],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, _model_volume(spec.model)],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            _model_volume(spec.model),
+            *([_SHARED_MEMORY] if _num_gpus(planned.plan) > 1 else []),
+        ],
     }
+
+
+# where the processes of several GPUs meet; a container's own /dev/shm has 64 MiB
+_SHARED_MEMORY = {
+    "name": "shm",
+    "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_BYTES // 2**30}Gi"},
+}
+
+
+def _num_gpus(plan: Json) -> int:
+    return int(plan["device"]["count"])
 
 
 def _swap_bytes(plan: Json) -> int:
@@ -110,19 +133,28 @@ def _swap_bytes(plan: Json) -> int:
 
 
 def _container(spec: QwenDeploymentSpec, planned: Planned, image: str) -> dict[str, Any]:
-    seconds, _ = _allowance(spec.model, planned.plan)
+    seconds, _ = _allowance(spec, planned.plan)
+    num_gpus = _num_gpus(planned.plan)
+    ready = "/health" if spec.engine.is_vllm else "/ready"  # vLLM listens once it has loaded
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}, _model_mount(spec.model)]
+    mounts += [{"name": "shm", "mountPath": "/dev/shm"}] if num_gpus > 1 else []
     return {
         "name": "engine",
         "image": image,
+        # its images start in different ways, by release
+        **({"command": ["vllm"]} if spec.engine.is_vllm else {}),
         "args": engine_args(spec, planned.plan),
         "env": _env(spec),
         "ports": [{"name": names.PORT_NAME, "containerPort": names.ENGINE_PORT}],
         "resources": build_resources(
-            spec, planned.memory_bytes, swap_bytes=_swap_bytes(planned.plan)
+            spec,
+            planned.memory_bytes,
+            swap_bytes=_swap_bytes(planned.plan),
+            num_gpus=num_gpus,
         ),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, _model_mount(spec.model)],
-        "startupProbe": _probe("/ready", _PROBE_SECONDS, -(-seconds // _PROBE_SECONDS)),
-        "readinessProbe": _probe("/ready", 5, 3),
+        "volumeMounts": mounts,
+        "startupProbe": _probe(ready, _PROBE_SECONDS, -(-seconds // _PROBE_SECONDS)),
+        "readinessProbe": _probe(ready, 5, 3),
         "livenessProbe": _probe("/health", 10, 6),
         "lifecycle": {"preStop": {"sleep": {"seconds": _UNROUTE_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -145,12 +177,13 @@ def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
     }
 
 
-def _allowance(model: ModelSpec, plan: Json) -> tuple[int, str]:
+def _allowance(spec: QwenDeploymentSpec, plan: Json) -> tuple[int, str]:
     """Return the seconds a start may take, and the arithmetic."""
     num_bytes = int(plan["loadBytes"])
-    seconds = _START_SECONDS + num_bytes // _VOLUME_BYTES_PER_SECOND
-    how = f"{_START_SECONDS} s + {num_bytes} B at {_VOLUME_BYTES_PER_SECOND // 10**6} MB/s"
-    if model.source.scheme == "hf":
+    base = _VLLM_START_SECONDS if spec.engine.is_vllm else _START_SECONDS
+    seconds = base + num_bytes // _VOLUME_BYTES_PER_SECOND
+    how = f"{base} s + {num_bytes} B at {_VOLUME_BYTES_PER_SECOND // 10**6} MB/s"
+    if spec.model.source.scheme == "hf":
         seconds += num_bytes // _HUB_BYTES_PER_SECOND
         how += f" + download at {_HUB_BYTES_PER_SECOND // 10**6} MB/s"
     return seconds, f"{seconds} s = {how}"
@@ -158,6 +191,11 @@ def _allowance(model: ModelSpec, plan: Json) -> tuple[int, str]:
 
 def _env(spec: QwenDeploymentSpec) -> list[Json]:
     env: list[Json] = [{"name": "HOME", "value": "/tmp"}]
+    if spec.engine.is_vllm:
+        # torch asks for the user's name, and dies where the image has none for the number
+        # (vllm-project/vllm issue 44548); and what a cluster serves is nobody else's business
+        env.append({"name": "USER", "value": "vllm"})
+        env.append({"name": "VLLM_NO_USAGE_STATS", "value": "1"})
     if spec.model.source.scheme == "hf":
         env.append({"name": "HF_HOME", "value": f"{_CACHE}/huggingface"})
     if spec.model.token_secret is not None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qwen_operator import names
+
 Json = Mapping[str, Any]
 _PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
@@ -37,6 +39,7 @@ class PodFacts:
 
     Attributes:
         is_running: the engine's process runs, so it can be asked.
+        is_vllm: its figures are in /metrics, under vLLM's names.
         problem: what keeps it from becoming ready.
     """
 
@@ -46,6 +49,7 @@ class PodFacts:
     is_ready: bool
     is_running: bool
     problem: Problem | None
+    is_vllm: bool = False
 
 
 def parse_pods(pods: Iterable[Json]) -> tuple[PodFacts, ...]:
@@ -82,6 +86,7 @@ def _parse_pod(pod: Json) -> PodFacts:
         is_ready=conditions.get("Ready", {}).get("status") == "True",
         is_running="running" in state,
         problem=_problem(pod, conditions, container),
+        is_vllm=(pod["metadata"].get("labels") or {}).get(names.RUNTIME_LABEL) == "vllm",
     )
 
 

@@ -17,8 +17,10 @@ from qwen_operator.events import Notice, notices, warnings
 from qwen_operator.node_facts import NodeFacts
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
+from qwen_operator.runtime import DEFAULT_VLLM_IMAGE, image_of, with_release
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec
 from qwen_operator.spec_plan import Planned
+from qwen_operator.spec_warnings import warn_of_replicas
 from qwen_operator.status import Reading, Sight, build_status, patience_seconds
 
 Json = Mapping[str, Any]
@@ -53,11 +55,18 @@ class Outcome:
     look_again_seconds: float = 0.0
 
 
-def reconcile(resource: Json, observed: Observed, *, engine_image: str, now: str) -> Outcome | None:
+def reconcile(
+    resource: Json,
+    observed: Observed,
+    *,
+    engine_image: str,
+    vllm_image: str = DEFAULT_VLLM_IMAGE,
+    now: str,
+) -> Outcome | None:
     """Return what to do about a QwenDeployment; None if it is being deleted.
 
     Args:
-        engine_image: the image of specs that name none.
+        engine_image, vllm_image: the images of specs that name none, by runtime.
         now: the time for conditions that flip, RFC 3339 in UTC.
     """
     metadata = resource["metadata"]
@@ -65,7 +74,7 @@ def reconcile(resource: Json, observed: Observed, *, engine_image: str, now: str
         return None
     owner = resources.Owner(metadata["namespace"], metadata["name"], metadata["uid"])
     mine = _own(observed, owner.uid)
-    spec, verdict = _judge(resource, owner, mine, engine_image)
+    spec, verdict = _judge(resource, owner, mine, (engine_image, vllm_image))
     sight = Sight(
         old=resource.get("status") or {},
         generation=metadata.get("generation", 0),
@@ -80,6 +89,7 @@ def reconcile(resource: Json, observed: Observed, *, engine_image: str, now: str
         pods=parse_pods(mine.pods) if mine.deployment else (),
         readings=mine.readings,
         failure=_taken(observed, mine, owner.name),
+        warnings=_crowding(spec, verdict, mine.nodes),
     )
     apply: tuple[Json, ...] = ()
     if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
@@ -101,19 +111,29 @@ def news(outcome: Outcome) -> list[Notice]:
 
 
 def _judge(
-    resource: Json, owner: resources.Owner, mine: Observed, engine_image: str
+    resource: Json, owner: resources.Owner, mine: Observed, images: tuple[str, str]
 ) -> tuple[QwenDeploymentSpec | None, Decision | Refusal]:
     try:
         spec = parse_spec(resource["spec"])
     except InvalidSpecError as error:
         return None, Refusal("InvalidSpec", str(error))
-    image = spec.engine.image or engine_image
+    image = image_of(spec, engine=images[0], vllm=images[1])
+    spec = with_release(spec, image)
 
     def build_template(planned: Planned) -> Json:
         return build_pod_template(owner.name, spec, planned, image=image)
 
     verdict = decide(spec, mine.nodes, mine.deployment, image=image, build_template=build_template)
     return spec, verdict
+
+
+def _crowding(
+    spec: QwenDeploymentSpec | None, verdict: Decision | Refusal, nodes: tuple[NodeFacts, ...]
+) -> tuple[str, ...]:
+    if spec is None or isinstance(verdict, Refusal):
+        return ()
+    selector = verdict.template["spec"].get("nodeSelector") or {}
+    return warn_of_replicas(spec, verdict.plan, selector, nodes)
 
 
 def _actions(

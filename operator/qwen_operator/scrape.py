@@ -1,4 +1,5 @@
-"""Asking the engines: blocks and memory from /stats, and from /ready how far a start is.
+"""Asking the engines: blocks and memory from /stats, and from /ready how far a start is; vLLM's
+blocks from its /metrics.
 
 Called by `readings`. Goes to the pod's address, not through the API server's proxy, which would
 need the right to reach into every pod. What comes back is checked: it is another program's word.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import aiohttp
 
@@ -16,6 +17,7 @@ from qwen_operator import names
 from qwen_operator.conditions import Loading
 from qwen_operator.pods import PodFacts
 from qwen_operator.status import Reading
+from qwen_operator.vllm_metrics import parse_vllm_blocks
 
 _TIMEOUT = aiohttp.ClientTimeout(total=2)
 _LARGEST_ANSWER = 2**20  # bytes
@@ -44,6 +46,12 @@ def parse_stats(stats: object) -> Reading | None:
     return Reading(blocks=blocks, measured=_measured(stats.get("measured")))
 
 
+def parse_vllm(body: bytes) -> Reading | None:
+    """Read vLLM's /metrics; None if it has no blocks."""
+    blocks = parse_vllm_blocks(body.decode("utf-8", "replace"))
+    return None if blocks is None else Reading(blocks=blocks)
+
+
 def parse_ready(ready: object) -> Reading | None:
     """Read what an engine's /ready says while it is not; None if it says nothing."""
     if not isinstance(ready, Mapping) or ready.get("status") not in _STAGES:
@@ -55,13 +63,21 @@ def parse_ready(ready: object) -> Reading | None:
 
 async def _scrape(session: aiohttp.ClientSession, pod: PodFacts) -> Reading | None:
     host = f"[{pod.ip}]" if ":" in (pod.ip or "") else pod.ip
-    path, parse = ("/stats", parse_stats) if pod.is_ready else ("/ready", parse_ready)
+    path, parse = _question(pod)
     url = f"http://{host}:{names.ENGINE_PORT}{path}"
     try:
         async with session.get(url, timeout=_TIMEOUT, allow_redirects=False) as response:
-            return parse(json.loads(await _read(response)))
+            return parse(await _read(response))
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
         return None
+
+
+def _question(pod: PodFacts) -> tuple[str, Callable[[bytes], Reading | None]]:
+    """Return the path to ask, and how to read the answer; a loading vLLM answers nothing."""
+    if pod.is_vllm:
+        return "/metrics", parse_vllm
+    parse = parse_stats if pod.is_ready else parse_ready
+    return "/stats" if pod.is_ready else "/ready", lambda body: parse(json.loads(body))
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from qwen_operator import __version__
 from qwen_operator.errors import SettingsError
+from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
 
 DEFAULT_ENGINE_IMAGE = f"qwen-engine:{__version__}"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -32,6 +33,7 @@ class Settings:
     log_level: str
     resync_seconds: float
     scrape_seconds: float
+    vllm_image: str = DEFAULT_VLLM_IMAGE
 
 
 def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -43,6 +45,7 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
     args = _parser(env).parse_args(argv)
     return Settings(
         engine_image=_word("--engine-image / QWEN_ENGINE_IMAGE", args.engine_image),
+        vllm_image=_word("--vllm-image / QWEN_VLLM_IMAGE", args.vllm_image),
         namespaces=tuple(sorted({n for text in args.namespace for n in text.split(",") if n})),
         health_port=int(_positive("--health-port / QWEN_HEALTH_PORT", args.health_port)),
         log_level=_one_of("--log-level / QWEN_LOG_LEVEL", args.log_level),
@@ -65,6 +68,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         )
 
     add("--engine-image", "QWEN_ENGINE_IMAGE", DEFAULT_ENGINE_IMAGE, "image of the engine's pods")
+    add("--vllm-image", "QWEN_VLLM_IMAGE", DEFAULT_VLLM_IMAGE, "image of pods with runtime VLLM")
     add("--health-port", "QWEN_HEALTH_PORT", "8080", "port of /healthz")
     add("--log-level", "QWEN_LOG_LEVEL", "info", " | ".join(_LOG_LEVELS))
     add("--resync-seconds", "QWEN_RESYNC_SECONDS", "120", "seconds between looks at everything")

@@ -65,18 +65,33 @@ class Overrides:
     dtype: str | None = None
     num_gpu_blocks_override: int | None = None
     swap_space_gib: float | None = None
+    kv_cache_dtype: str | None = None
+    quantization: str | None = None
+    tensor_parallel_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """spec.engine. Quantities stay as written: the API server knows their grammar best."""
+    """spec.engine. Quantities stay as written: the API server knows their grammar best.
 
+    Attributes:
+        runtime: VLLM, or None for our own engine.
+        version: the release of vLLM; None where nothing says it.
+    """
+
+    runtime: str | None = None
+    version: str | None = None
     image: str | None = None
     extra_args: tuple[str, ...] = ()
     env: tuple[Json, ...] = ()
     limits: Json = field(default_factory=dict)
     requests: Json = field(default_factory=dict)
     overrides: Overrides = Overrides()
+
+    @property
+    def is_vllm(self) -> bool:
+        """Whether vLLM serves the model instead of our own engine."""
+        return self.runtime == "VLLM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +142,7 @@ def parse_spec(spec: Json) -> QwenDeploymentSpec:
         template=dict(_object(spec, "template")),
     )
     _check_blocks(parsed)
+    _check_gpus(parsed)
     return parsed
 
 
@@ -170,8 +186,6 @@ def _parse_model(model: Json) -> ModelSpec:
 
 def _parse_gpu(gpu: Json) -> GpuSpec:
     count = _integer(gpu, "gpu.count", least=0, default=1)
-    if count is None or count > 1:
-        raise InvalidSpecError("spec.gpu.count", f"{count}: must be 0 (CPU) or 1")
     if str(gpu.get("product", "")).endswith("-MIG-INVALID"):
         raise InvalidSpecError(
             "spec.gpu.product",
@@ -179,7 +193,7 @@ def _parse_gpu(gpu: Json) -> GpuSpec:
             "or name other GPUs",
         )
     return GpuSpec(
-        count=count,
+        count=1 if count is None else count,
         product=gpu.get("product"),
         memory_mib=_integer(gpu, "gpu.memoryMiB", least=1),
         resource_name=gpu.get("resourceName", GpuSpec().resource_name),
@@ -189,7 +203,12 @@ def _parse_gpu(gpu: Json) -> GpuSpec:
 def _parse_engine(engine: Json) -> EngineSpec:
     resources = _object(engine, "engine.resources")
     overrides = _object(engine, "engine.overrides")
+    runtime = engine.get("runtime", "Qwen")
+    if runtime not in ("Qwen", "VLLM"):
+        raise InvalidSpecError("spec.engine.runtime", f"{runtime!r} must be Qwen or VLLM")
     return EngineSpec(
+        runtime=None if runtime == "Qwen" else runtime,
+        version=engine.get("version"),
         image=engine.get("image"),
         extra_args=tuple(engine.get("extraArgs", ())),
         env=tuple(engine.get("env", ())),
@@ -203,6 +222,9 @@ def _parse_engine(engine: Json) -> EngineSpec:
             dtype=overrides.get("dtype"),
             num_gpu_blocks_override=overrides.get("numGpuBlocksOverride"),
             swap_space_gib=overrides.get("swapSpaceGiB"),
+            kv_cache_dtype=overrides.get("kvCacheDtype"),
+            quantization=overrides.get("quantization"),
+            tensor_parallel_size=overrides.get("tensorParallelSize"),
         ),
     )
 
@@ -217,6 +239,15 @@ def _check_blocks(spec: QwenDeploymentSpec) -> None:
         "that many blocks of blockSize tokens hold no request of spec.context.maxModelLen tokens; "
         "leave it out, or raise it",
     )
+
+
+def _check_gpus(spec: QwenDeploymentSpec) -> None:
+    if spec.gpu.count > 1 and not spec.engine.is_vllm:
+        raise InvalidSpecError(
+            "spec.gpu.count",
+            f"{spec.gpu.count}: must be 0 (CPU) or 1 for our own engine; for more throughput raise "
+            "spec.replicas, or set spec.engine.runtime: VLLM, which runs one model on several GPUs",
+        )
 
 
 def _parse_service(service: Json) -> ServiceSpec:

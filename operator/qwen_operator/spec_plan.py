@@ -16,6 +16,8 @@ from qwen_engine.planning import (
     InvalidDemandError,
     ModelShape,
     Plan,
+    PlanningError,
+    UnsupportedModelError,
     cpu_device,
     find_model,
     format_bytes,
@@ -23,12 +25,14 @@ from qwen_engine.planning import (
     parse_bytes,
     parse_model_config,
     plan_to_dict,
+    read_model_facts,
     recommend_cpu_memory,
 )
 from qwen_engine.planning.quantities import MIB
 from qwen_operator.devices import Candidate, find_candidates
 from qwen_operator.errors import InvalidSpecError, NoGpuFitsError
 from qwen_operator.node_facts import NodeFacts
+from qwen_operator.runtime import check_runtime, with_release
 from qwen_operator.spec import QwenDeploymentSpec
 from qwen_operator.spec_warnings import warn
 
@@ -79,6 +83,8 @@ def plan_spec(spec: QwenDeploymentSpec, nodes: Sequence[NodeFacts]) -> Planned:
         InvalidSpecError: a quantity that cannot be.
         NoGpuFitsError: the cluster has several kinds of GPU, and none is large enough.
     """
+    spec = with_release(spec, spec.engine.image)
+    check_runtime(spec)
     model = _model(spec)
     demands = _demands(spec)
     if spec.gpu.count == 0:
@@ -92,8 +98,13 @@ def plan_spec(spec: QwenDeploymentSpec, nodes: Sequence[NodeFacts]) -> Planned:
     assert isinstance(chosen.outcome, Plan), "only what fits is chosen"
     warnings = warn(spec, model, gpus=chosen.candidate.gpus)
     plan = _to_json(chosen.outcome, (*chosen.candidate.warnings, *warnings))
+    notes = [_several(attempts, chosen)] if len(attempts) > 1 else []
+    size = chosen.outcome.tensor_parallel_size
+    if size < spec.gpu.count and demands.tensor_parallel_size is None:
+        notes.append(_fewer(size, spec.gpu.count))
+    if notes:
+        plan["notes"] = notes
     if len(attempts) > 1:
-        plan["notes"] = [_several(attempts, chosen)]
         plan["pools"] = [_pool_json(attempt, chosen) for attempt in attempts]
     return Planned(plan, chosen.candidate.node_selector)
 
@@ -142,6 +153,14 @@ def _several(attempts: Sequence[_Attempt], chosen: _Attempt) -> str:
     return "; ".join(parts)
 
 
+def _fewer(size: int, count: int) -> str:
+    return (
+        f"each pod asks for {size} of the {count} GPUs that spec.gpu.count allows: these are the "
+        "fewest that the model fits on, and more pods serve more than larger ones; "
+        "spec.engine.overrides.tensorParallelSize fixes another number"
+    )
+
+
 def _pool_json(attempt: _Attempt, chosen: _Attempt) -> dict[str, Any]:
     found: dict[str, Any] = {
         "product": attempt.name,
@@ -172,7 +191,21 @@ def _model(spec: QwenDeploymentSpec) -> ModelShape:
     _check_sizes(config)
     text = config.get("text_config")
     _check_sizes(text if isinstance(text, Mapping) else {})
-    return parse_model_config(config, model_id=spec.model.id)
+    if spec.engine.is_vllm:
+        return read_model_facts(config, model_id=spec.model.id)
+    try:
+        return parse_model_config(config, model_id=spec.model.id)
+    except UnsupportedModelError as error:
+        raise _way_to_vllm(error, config, spec.model.id) from error
+
+
+def _way_to_vllm(error: UnsupportedModelError, config: Json, model_id: str) -> PlanningError:
+    """Return the error, with the other runtime as the way out where its plan can be made."""
+    try:
+        read_model_facts(config, model_id=model_id)
+    except PlanningError:
+        return error
+    return UnsupportedModelError(f"{error}; or set spec.engine.runtime: VLLM")
 
 
 def _check_sizes(config: Json) -> None:
@@ -194,6 +227,11 @@ def _demands(spec: QwenDeploymentSpec) -> Demands:
         dtype=chosen.dtype or "auto",
         num_gpu_blocks_override=chosen.num_gpu_blocks_override,
         swap_space=chosen.swap_space_gib,
+        kv_cache_dtype=chosen.kv_cache_dtype or "auto",
+        quantization=chosen.quantization or "none",
+        tensor_parallel_size=chosen.tensor_parallel_size,
+        engine="vllm" if spec.engine.is_vllm else "qwen",
+        engine_version=spec.engine.version,
     )
 
 

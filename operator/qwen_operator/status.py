@@ -46,6 +46,7 @@ class Sight:
         verdict: the decision, or why there is none.
         failure: why a child could not be applied.
         readings: by pod name; a pod that was not or could not be asked is absent.
+        warnings: what is to be told beside the plan's own, of what changes no plan.
     """
 
     old: Json
@@ -60,6 +61,7 @@ class Sight:
     is_autoscaled: bool = False
     failure: Problem | None = None
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def build_status(sight: Sight, now: str) -> dict[str, Any]:
@@ -74,14 +76,14 @@ def build_status(sight: Sight, now: str) -> dict[str, Any]:
         "readyReplicas": progress.ready,
         "selector": ",".join(f"{k}={v}" for k, v in names.selector(sight.name).items()),
         "conditions": conditions.merge(
-            [*_conditions(sight, progress, now), conditions.accurate(from_json(compared))],
+            [*_conditions(sight, progress, now), _accurate(compared, in_force)],
             sight.old.get("conditions", ()),
             generation=sight.generation,
             now=now,
         ),
     }
     if in_force is not None:
-        status["plan"] = {**in_force.plan, **({"accuracy": compared} if compared else {})}
+        status["plan"] = {**_told(sight, in_force), **({"accuracy": compared} if compared else {})}
         status["image"] = in_force.template["spec"]["containers"][0]["image"]
         status["endpoint"] = _endpoint(sight)
     if blocks := _blocks(sight, progress.ready):
@@ -104,13 +106,24 @@ def _conditions(sight: Sight, progress: Progress, now: str) -> list[Condition]:
     alarm = None if patience_seconds(sight, now) > 0 else trouble
     verdict = sight.verdict
     return [
-        conditions.planned(verdict.plan)
+        conditions.planned(_told(sight, verdict))
         if isinstance(verdict, Decision)
         else conditions.refused(verdict),
         conditions.available(progress, trouble, _endpoint(sight)),
         conditions.progressing(progress, alarm),
         conditions.degraded(alarm),
     ]
+
+
+def _accurate(compared: Json, in_force: Decision | None) -> Condition:
+    is_vllm = in_force is not None and in_force.plan.get("engine") == "vllm"
+    return conditions.accurate(from_json(compared), can_tell=not is_vllm)
+
+
+def _told(sight: Sight, decision: Decision) -> Json:
+    """Return the plan with all that is to be warned of now."""
+    warnings = [*decision.plan.get("warnings", ()), *sight.warnings]
+    return {**decision.plan, "warnings": warnings} if sight.warnings else decision.plan
 
 
 def _trouble(sight: Sight, progress: Progress) -> Problem | None:

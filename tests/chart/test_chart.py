@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
 from tests.cluster import tools
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +103,8 @@ def test_the_images_are_the_charts_version_unless_told_otherwise() -> None:
     container = one(render(), "Deployment")["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == f"qwen-operator:{version}"
     assert {"name": "QWEN_ENGINE_IMAGE", "value": f"qwen-engine:{version}"} in container["env"]
+    # and vLLM's is of the release that the planner prices
+    assert {"name": "QWEN_VLLM_IMAGE", "value": DEFAULT_VLLM_IMAGE} in container["env"]
 
     local = render("-f", str(CHART / "ci" / "local-images-values.yaml"))
     container = one(local, "Deployment")["spec"]["template"]["spec"]["containers"][0]

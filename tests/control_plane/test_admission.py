@@ -61,6 +61,30 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"model": MODEL, "gpu": {"count": -1}}, "spec.gpu.count"),
     ({"model": MODEL, "gpu": {"count": 2}}, "spec.gpu.count must be 0 (CPU) or 1"),
     (
+        {"model": MODEL, "engine": {"runtime": "VLLM"}, "gpu": {"count": 0}},
+        "spec.engine.runtime: VLLM needs a GPU",
+    ),
+    ({"model": MODEL, "engine": {"runtime": "TGI"}}, '"Qwen", "VLLM"'),
+    ({"model": MODEL, "engine": {"version": "0.29.0"}}, "spec.engine.version is for vLLM"),
+    (
+        {"model": MODEL, "engine": {"runtime": "VLLM", "overrides": {"swapSpaceGiB": 1}}},
+        "vLLM has no swap space",
+    ),
+    (
+        {"model": MODEL, "engine": {"runtime": "VLLM", "overrides": {"quantization": "int8"}}},
+        "name a packed checkpoint",
+    ),
+    (
+        {"model": MODEL, "engine": {"runtime": "VLLM", "overrides": {"tensorParallelSize": 2}}},
+        "a pod may have spec.gpu.count GPUs",
+    ),
+    (
+        {"model": MODEL, "engine": {"overrides": {"tensorParallelSize": 1}}},
+        "tensorParallelSize is for vLLM",
+    ),
+    ({"model": MODEL, "engine": {"overrides": {"kvCacheDtype": "int4"}}}, '"auto", "int8", "fp8"'),
+    ({"model": MODEL, "engine": {"extraArgs": ["--kv-cache-dtype=fp8"]}}, "kvCacheDtype"),
+    (
         {"model": MODEL, "gpu": {"count": 0, "product": "NVIDIA-L4"}},
         "which means CPU: remove spec.gpu.product",
     ),

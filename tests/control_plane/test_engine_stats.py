@@ -32,7 +32,8 @@ class Engine:
             def do_GET(self) -> None:
                 self.send_response(200)
                 self.end_headers()
-                self.wfile.write(engine.body() if self.path == "/stats" else b"{}")
+                bodies = {"/stats": engine.body, "/metrics": engine.metrics}
+                self.wfile.write(bodies.get(self.path, lambda: b"{}")())
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -47,6 +48,13 @@ class Engine:
         counts = {"total": 100, "free": self.free, "used": 100 - self.free, "cached": 0}
         blocks = {f"num_{k}_gpu_blocks": v for k, v in counts.items()}
         return json.dumps({**blocks, "measured": self.measured}).encode()
+
+    def metrics(self) -> bytes:
+        """What vLLM's /metrics would say of the same blocks."""
+        return (
+            'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="101"} 1.0\n'
+            f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {1 - self.free / 100}\n'
+        ).encode()
 
     def close(self) -> None:
         """Stop answering."""
@@ -120,3 +128,20 @@ def test_what_an_engine_took_stands_beside_the_plan_and_is_told_when_it_is_off(
     engines[0].measured = planned
     qwen.wait_for("chat", "PlanAccurate", "WithinTolerance")
     assert qwen.status("chat")["plan"]["accuracy"]["error"] == "+0.0 %"
+
+
+def test_vllm_runs_on_the_planned_gpus_and_its_blocks_come_from_its_metrics(
+    qwen: Qwen, operator: OperatorProcess, kwok_nodes: NodeFactory, engines: list[Engine]
+) -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.memory": "46068"}
+    kwok_nodes("l40s-0", labels=labels, allocatable={"nvidia.com/gpu": "4"})
+    model, gpu = {"id": "Qwen/Qwen3-32B"}, {"count": 4}
+    qwen.apply("chat", model=model, gpu=gpu, engine={"runtime": "VLLM"})
+    qwen.wait_for("chat", "Available", "Serving")
+    [pod] = qwen.all("pod")
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == str(qwen.status("chat")["plan"]["device"]["count"]) == "2"
+    give_address(qwen, pod["metadata"]["name"], engines[0])
+    blocks = {"total": 100, "free": 90, "used": 10}
+    until(lambda: qwen.status("chat").get("blocks") == blocks, what="", within_seconds=SECONDS)
+    assert qwen.status("chat")["plan"]["engine"] == "vllm"

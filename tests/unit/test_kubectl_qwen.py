@@ -96,6 +96,15 @@ def test_explain_plans_for_the_clusters_nodes_as_the_operator_would(
     assert "█" in text
 
 
+def test_explain_warns_of_replicas_that_the_nodes_have_no_gpus_for(
+    call: Call, tmp_path: Path
+) -> None:
+    file = manifest(tmp_path, gpu_spec(replicas=2))
+    code, text = call("explain", "-f", file, objects={"nodes": {"items": [NODE]}})
+    assert code == 0
+    assert "warning: spec.replicas=2 is more than the nodes have room for" in text
+
+
 def test_explain_needs_no_cluster_for_a_named_gpu_and_says_it_as_json(
     call: Call, tmp_path: Path
 ) -> None:
@@ -208,6 +217,25 @@ def test_top_of_one_deployment_as_json(call: Call) -> None:
     assert code == 0
     assert found["total"]["free"] == 900
     assert found["pods"][0]["requests"] == {"running": 3, "waiting": 2, "swapped": 1}
+
+
+def test_top_reads_vllms_own_figures_and_leaves_out_what_it_does_not_tell(call: Call) -> None:
+    pod = engine_pod()
+    pod["metadata"]["labels"]["qwenoperator.io/runtime"] = "vllm"
+    metrics = [
+        'vllm:num_requests_running{engine="0",model_name="m"} 3.0',
+        'vllm:num_requests_waiting{engine="0",model_name="m"} 2.0',
+        'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 2.0',
+        'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.1',
+        'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1001"} 1.0',
+    ]
+    code, text = call(
+        "top",
+        objects={"pods -l qwenoperator.io/deployment": {"items": [pod]}},
+        paths={f"{PATH}/pods/chat-1:8000/proxy/metrics": metrics},
+    )
+    row = text.splitlines()[1].split()
+    assert (code, row[2:]) == (0, ["900", "100", "–", "1,000", "3", "2", "–"])
 
 
 def test_logs_hands_kubectls_own_flags_on_and_returns_its_exit_code(call: Call) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -52,3 +53,30 @@ def test_an_ordinary_spec_has_no_warning() -> None:
     outcome = look(resource(gpu_spec()), ON_L4)
     assert "warnings" not in outcome.status["plan"]
     assert [n.reason for n in news(outcome) if n.is_warning] == []
+
+
+def test_more_replicas_than_gpus_are_warned_of_and_go_on() -> None:
+    about = resource(gpu_spec(replicas=3))
+    outcome = look(about, Observed(nodes=(l4("a"), l4("b"))))
+    [warning] = outcome.status["plan"]["warnings"]
+    assert "spec.replicas=3 is more than the nodes have room for: 2 pods of 1" in warning
+    assert f"Warning: {warning}" in condition(outcome, "Planned")[2]
+    assert [n.reason for n in news(outcome) if n.is_warning] == ["PlanWarning"]
+    assert len(outcome.apply) == 3
+
+
+def test_that_warning_goes_when_nodes_come_and_restarts_nothing() -> None:
+    about, few = resource(gpu_spec(replicas=2)), ON_L4
+    before = look(about, few)
+    after = carry_out(before, few)
+    more = dataclasses.replace(after, nodes=(l4("a"), l4("b")))
+    again = look({**about, "status": dict(before.status)}, more)
+    assert "warnings" not in again.status["plan"]
+    assert again.apply == ()
+
+
+def test_a_pod_of_more_gpus_than_any_node_has_is_warned_of() -> None:
+    engine = {"runtime": "VLLM", "overrides": {"tensorParallelSize": 2}}
+    about = resource(gpu_spec(gpu={"count": 2}, engine=engine))
+    [warning] = look(about, Observed(nodes=(l4("a"), l4("b")))).status["plan"]["warnings"]
+    assert "0 pods of 2 nvidia.com/gpu (2 offered" in warning

@@ -52,5 +52,8 @@ def test_the_crd_declares_every_field_of_status() -> None:
     status = everything().status
     assert {"pools", "accuracy", "hostLedger", "notes", "warnings"} <= status["plan"].keys()
     assert list(undeclared(dict(status), schema, "status")) == []
+    vllm = look(resource(gpu_spec(engine={"runtime": "VLLM"})), Observed(nodes=(l4(),))).status
+    assert vllm["plan"]["engine"] == "vllm"
+    assert list(undeclared(dict(vllm), schema, "status")) == []
     cpu = look(resource()).status
     assert list(undeclared(dict(cpu), schema, "status")) == []

@@ -23,7 +23,6 @@ from qwen_engine.planning.errors import (
     UnsupportedModelError,
 )
 from qwen_engine.planning.gpus import gpu_products, product_named
-from qwen_engine.planning.labels import gpu_from_labels
 from qwen_engine.planning.ledger import LedgerLine
 from qwen_engine.planning.plan import Plan, Setting, make_plan
 from qwen_engine.planning.quantities import format_bytes, parse_bytes, parse_quantity
@@ -55,7 +54,6 @@ __all__ = [
     "cpu_device",
     "find_model",
     "format_bytes",
-    "gpu_from_labels",
     "gpu_from_spec",
     "gpu_products",
     "make_plan",

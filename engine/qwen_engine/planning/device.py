@@ -1,6 +1,6 @@
 """Device facts: what memory a plan may use, and where that figure comes from.
 
-Called by the operator with `spec.gpu` (node labels: see `labels`), by the command line with a
+Called by the operator with `spec.gpu` and with what nodes' labels say, by the command line with a
 product name, and by the engine with what it finds on its own machine.
 """
 

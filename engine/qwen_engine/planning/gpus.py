@@ -1,6 +1,6 @@
 """The catalogue of GPU products, and how a name people write finds its row.
 
-Reads data/gpus.yaml once. Called by `device`, `labels`, `refusal` and `compare`.
+Reads data/gpus.yaml once. Called by `device`, `refusal` and `compare`, and by the operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import yaml
 
 GpuClass = Literal["consumer", "laptop", "workstation", "datacenter", "unified"]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PART = re.compile(r"-MIG-\d+g\.(\d+)gb(?:\.me)?$|-(\d+)[ABCQ]$")
+# Of a card: 1g.10gb, also 1c.2g.20gb and 1g.10gb.me, by MIG; 24Q, also 1-10C of a slice, by vGPU.
+_PART = re.compile(r"-MIG-(?:\d+c\.)?\d+g\.(\d+)gb(?:\.me)?$|(?:-\d)?-(\d+)[ABCQ]$")
+_VIRTUAL = re.compile(r"^(?:NVIDIA-)?GRID-")
 # A slice is named after more than it has: 1g.18gb of an H200 has 16,384 MiB (nvidia-smi mig -lgip).
 _PART_SHARE = 0.95
 _WORD = re.compile(r"[a-z]+|\d+")
@@ -68,15 +70,10 @@ def _parse_row(row: list[Any]) -> GpuProduct:
 
 def find_product(product: str) -> GpuProduct | None:
     """Return the row of a product label: whole, time-sliced, a MIG slice, or a vGPU of it."""
-    whole = _PART.sub("", product.removesuffix("-SHARED"))
+    whole = _VIRTUAL.sub("", _PART.sub("", product.removesuffix("-SHARED")))
     rows = gpu_products()
     # Old drivers leave the maker out of the name: A100-SXM4-40GB.
     return rows.get(whole) or rows.get(f"NVIDIA-{whole}")
-
-
-def is_part(product: str) -> bool:
-    """Say whether a product label names a MIG slice or a virtual GPU."""
-    return _PART.search(product) is not None
 
 
 def part_mib(product: str) -> int | None:

@@ -21,6 +21,7 @@ from qwen_engine.planning.shape import ModelShape
 from qwen_engine.planning.support import runs_here
 from qwen_engine.planning.weights import weight_bytes
 
+_INT8_FITS = "int8 weights fit it (spec.engine.overrides.quantization, --quantization int8)"
 _SHORTEST_USEFUL = 256  # tokens; a shorter context is no way out
 
 
@@ -101,8 +102,10 @@ def _more_gpus(draft: Draft, demands: Demands) -> WayOut | None:
             continue
         wanted = replace(demands, engine="vllm", tensor_parallel_size=size, quantization="none")
         if _fits(draft, wanted):
-            name = f"{size} such GPUs fit it (--tensor-parallel-size {size}"
-            name += ")" if demands.engine == "vllm" else ", with vLLM)"
+            name = (
+                f"{size} such GPUs fit it (spec.gpu.count: {size} with spec.engine.runtime: VLLM; "
+                f"--engine vllm --tensor-parallel-size {size})"
+            )
             change = {"engine": "vllm", "tensor_parallel_size": size, "quantization": "none"}
             return WayOut("gpus", name, change)
     return None
@@ -111,7 +114,7 @@ def _more_gpus(draft: Draft, demands: Demands) -> WayOut | None:
 def _packed(draft: Draft, demands: Demands) -> WayOut | None:
     """Return 8 bits made at load, else the most precise published checkpoint that fits."""
     if demands.engine == "qwen" and _fits(draft, replace(demands, quantization="int8")):
-        return WayOut("precision", "--quantization int8 fits it", {"quantization": "int8"})
+        return WayOut("precision", _INT8_FITS, {"quantization": "int8"})
     for name in variants_of(draft.model.model_id):
         model = find_model(name)
         other = replace(draft, model=model)

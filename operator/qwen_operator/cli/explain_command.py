@@ -26,6 +26,7 @@ from qwen_operator.errors import InvalidSpecError, NoGpuFitsError, OperatorError
 from qwen_operator.node_facts import NodeFacts, parse_node
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec
 from qwen_operator.spec_plan import plan_spec
+from qwen_operator.spec_warnings import warn_of_replicas
 
 Json = Mapping[str, Any]
 EPILOG = """\
@@ -93,11 +94,16 @@ def _explain(resource: Json, arguments: argparse.Namespace, kubectl: Kubectl) ->
     answer = {"name": name, "planned": False}
     try:
         spec = _with_gpu(parse_spec(_spec_of(resource)), arguments)
-        planned = plan_spec(spec, _nodes(spec, arguments, kubectl))
+        nodes = _nodes(spec, arguments, kubectl)
+        planned = plan_spec(spec, nodes)
     except (PlanningError, InvalidSpecError, NoGpuFitsError) as error:
         refusal = refusal_of(error)
         return {**answer, "reason": refusal.reason, "message": refusal.message}
-    return {**answer, "planned": True, "reason": "PlanFits", "plan": planned.plan}
+    plan = {**planned.plan}
+    selector = {**planned.node_selector, **(spec.template.get("nodeSelector") or {})}
+    if crowding := warn_of_replicas(spec, plan, selector, nodes):
+        plan["warnings"] = [*plan.get("warnings", ()), *crowding]
+    return {**answer, "planned": True, "reason": "PlanFits", "plan": plan}
 
 
 def _spec_of(resource: Json) -> Json:

@@ -98,6 +98,11 @@ class Api:
         with self._open("GET", path) as response:
             return json.load(response)
 
+    def text(self, path: str) -> str:
+        """Return what is there as it is. Raises EngineError."""
+        with self._open("GET", path) as response:
+            return response.read().decode("utf-8", "replace")
+
     def post(self, path: str, body: dict[str, Any], *, seconds: float) -> Iterator[bytes]:
         """Send JSON; yield the answer line by line, as it comes. Raises EngineError."""
         with self._open("POST", path, json.dumps(body), seconds=seconds) as response:

@@ -41,9 +41,11 @@ def plan_lines(plan: Json) -> list[str]:
     """Return a whole plan: device, kinds of GPU, ledger, flags with reasons, what it holds."""
     device, blocks = plan["device"], plan["blocks"]
     capability = f", capability {device['capability']}" if "capability" in device else ""
+    count = f"{device['count']} × " if device["count"] > 1 else ""
+    engine = " with vLLM" if plan.get("engine") == "vllm" else ""
     lines = [
-        f"{plan['model']['id']} on {device['product']}: {device['memoryMiB']:,} MiB{capability} "
-        f"({device['source']})",
+        f"{plan['model']['id']} on {count}{device['product']}{engine}: {device['memoryMiB']:,} MiB"
+        f"{capability} ({device['source']})",
         "",
         *ledger_lines(plan),
         "",
@@ -128,10 +130,8 @@ def blocks_line(blocks: Json) -> str:
     """Return the blocks of all ready pods, with a bar of those in use."""
     total, used, free = blocks["total"], blocks["used"], blocks["free"]
     share = used / total if total else 0.0
-    return (
-        f"{bar(share)} {100 * share:.0f}% used: {free:,} of {total:,} blocks free, "
-        f"{blocks['cached']:,} of them hold prefixes"
-    )
+    line = f"{bar(share)} {100 * share:.0f}% used: {free:,} of {total:,} blocks free"
+    return f"{line}, {blocks['cached']:,} of them hold prefixes" if "cached" in blocks else line
 
 
 def indent(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from qwen_operator import names
 from qwen_operator.cli import render
 from qwen_operator.cli.kubectl import Api, EngineError, Kubectl, proxy_path, scope
 from qwen_operator.pods import PodFacts, parse_pods
+from qwen_operator.vllm_metrics import parse_vllm_blocks, parse_vllm_queue
 
 Json = Mapping[str, Any]
 EPILOG = """\
@@ -82,15 +83,30 @@ def _ask(pod: Json, facts: PodFacts, api: Api) -> dict[str, Any]:
     if not facts.is_ready:
         why = facts.problem.message if facts.problem else "not ready"
         return {**row, "message": why}
+    target = f"{facts.name}:{_port(pod)}"
+    path = proxy_path("pods", metadata["namespace"], target, "")
     try:
-        target = f"{facts.name}:{_port(pod)}"
-        stats = api.get(proxy_path("pods", metadata["namespace"], target, "/stats"))
-        blocks = {key: int(stats[f"num_{key}_gpu_blocks"]) for key in _COUNTS}
-        swap = {key: int(stats[f"num_{key}_cpu_blocks"]) for key in ("used", "total")}
-        queue = {key: int(stats[f"num_requests_{key}"]) for key in _QUEUE}
+        return {**row, **(_vllm_figures if facts.is_vllm else _figures)(api, path)}
     except (EngineError, KeyError, TypeError, ValueError) as error:
         return {**row, "message": f"does not answer: {error}"}
-    return {**row, "blocks": blocks, "swap": swap, "requests": queue}
+
+
+def _figures(api: Api, path: str) -> dict[str, Any]:
+    stats = api.get(f"{path}/stats")
+    return {
+        "blocks": {key: int(stats[f"num_{key}_gpu_blocks"]) for key in _COUNTS},
+        "swap": {key: int(stats[f"num_{key}_cpu_blocks"]) for key in ("used", "total")},
+        "requests": {key: int(stats[f"num_requests_{key}"]) for key in _QUEUE},
+    }
+
+
+def _vllm_figures(api: Api, path: str) -> dict[str, Any]:
+    """Return what vLLM tells: no cached blocks, and no swap, which it has not."""
+    text = api.text(f"{path}/metrics")
+    blocks = parse_vllm_blocks(text)
+    if blocks is None:
+        raise ValueError("its /metrics has no KV blocks")
+    return {"blocks": blocks, "requests": parse_vllm_queue(text)}
 
 
 def _port(pod: Json) -> int:
@@ -103,7 +119,8 @@ def _port(pod: Json) -> int:
 
 def _text(rows: Sequence[Json], arguments: argparse.Namespace) -> str:
     known = [row["blocks"] for row in rows if "blocks" in row]
-    total = {key: sum(blocks[key] for blocks in known) for key in _COUNTS}
+    told = [key for key in _COUNTS if all(key in blocks for blocks in known)]
+    total = {key: sum(blocks[key] for blocks in known) for key in told}
     if arguments.output == "json":
         return json.dumps({"pods": rows, "total": total}, indent=2, ensure_ascii=False)
     if not rows:
@@ -123,12 +140,13 @@ def _cells(row: Json, with_namespace: bool) -> list[str]:
         return [*first, "", *["–"] * 7, row["message"]]
     blocks = row["blocks"]
     share = blocks["used"] / blocks["total"] if blocks["total"] else 0.0
-    counts = [f"{blocks[key]:,}" for key in _COUNTS]
-    queue = [str(row["requests"][key]) for key in _QUEUE]
+    counts = [f"{blocks[key]:,}" if key in blocks else "–" for key in _COUNTS]
+    queue = [str(row["requests"].get(key, "–")) for key in _QUEUE]
     return [*first, render.bar(share, 10), *counts, *queue, ""]
 
 
 def _total_cells(rows: Sequence[Json], total: Json, with_namespace: bool) -> list[str]:
-    queue = {k: sum(row["requests"][k] for row in rows if "requests" in row) for k in _QUEUE}
+    asked = [row["requests"] for row in rows if "requests" in row]
+    queue = {k: sum(requests.get(k, 0) for requests in asked) for k in _QUEUE}
     whole = {"namespace": "", "pod": "all", "blocks": total, "requests": queue}
     return _cells(whole, with_namespace)

@@ -243,8 +243,3 @@ def walk(node):
         yield from walk(child)
     if not children:
         yield node
-
-
-def test_a_vision_checkpoint_is_planned_for_text_with_a_warning():
-    found = plan("Qwen/Qwen3-VL-8B-Instruct", gpu_from_spec("NVIDIA-GeForce-RTX-4090"))
-    assert "text only" in found.warnings[0]

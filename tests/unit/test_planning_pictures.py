@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -95,6 +96,18 @@ def test_demanded_bounds_are_taken_as_they_are_and_other_fields_are_handed_on():
     assert line(size, "activations") == line(found, "activations")
 
 
+def test_no_demand_raises_the_bounds_of_the_checkpoints_own_processor():
+    model = find_model(SMALL)
+    small = replace(model, tower=replace(model.vision, image_pixels=65_536, video_pixels=131_072))
+    wanted = {"max_pixels": 2**20, "videos_kwargs": {"size": {"longest_edge": 2**21}}, "fps": 1}
+    found = make_plan(small, gpu_from_spec(CARD), Demands(mm_processor_kwargs=wanted))
+    assert found.mm_processor_kwargs == {
+        "max_pixels": 65_536, "videos_kwargs": {"size": {"longest_edge": 131_072}}, "fps": 1,
+    }  # fmt: skip
+    assert "checkpoint's own processor" in setting(found, "--mm-processor-kwargs").reason
+    assert line(found, "activations") < line(plan(SMALL), "activations")
+
+
 @pytest.mark.parametrize("device", [None, cpu_device(24 * GIB, source="limit")])
 @pytest.mark.parametrize("count", [None, {"image": 3}])
 def test_a_plan_demanded_again_is_the_same_plan(device, count):
@@ -108,6 +121,8 @@ def test_a_plan_demanded_again_is_the_same_plan(device, count):
         encoder_cache_tokens=found.encoder_cache_tokens,
     )  # fmt: skip
     assert again.ledger == found.ledger
+    flags = [setting.flag for setting in again.settings]
+    assert len(flags) == len(set(flags))
 
 
 @settings(max_examples=40, deadline=None)

@@ -148,16 +148,25 @@ def picture_limits(pictures: Pictures, *, kept_tokens: int) -> dict[str, int]:
 
 
 def processor_kwargs(vision: VisionShape, pictures: Pictures, demands: Demands) -> dict[str, Any]:
-    """Return `mm_processor_kwargs`: what is demanded, and the bounds that are planned."""
+    """Return `mm_processor_kwargs`: what is demanded, and the bounds that are planned.
+
+    None is above what the checkpoint's own processor takes: who plans without its files, as the
+    operator does, cannot know that bound.
+    """
     given = dict(demands.mm_processor_kwargs or {})
     image, video = _pixels(given)
     if image is None and pictures.image_tokens:
-        planned = min(vision.image_pixels, pictures.image_tokens * vision.token_pixels)
-        given["max_pixels"] = planned
+        image = pictures.image_tokens * vision.token_pixels
+        given["max_pixels"] = min(image, vision.image_pixels)
+    elif image is not None and image > vision.image_pixels:
+        given.pop("size", None)
+        given.pop("images_kwargs", None)
+        given["max_pixels"] = vision.image_pixels
     if video is None and pictures.video_tokens:
-        each = vision.token_pixels * vision.temporal_patch_size
-        bound = min(vision.video_pixels, pictures.video_tokens * each)
+        video = pictures.video_tokens * vision.token_pixels * vision.temporal_patch_size
+    if video is not None:
         videos = dict(given.get("videos_kwargs") or {})
+        bound = min(video, vision.video_pixels)
         videos["size"] = {**(videos.get("size") or {}), "longest_edge": bound}
         given["videos_kwargs"] = videos
     return given
@@ -214,14 +223,22 @@ def _with_sizes(vision: VisionShape, device: Device, demands: Demands, share: in
     on_cpu = device.kind == "cpu"
     tokens, reason = vision.largest_image_tokens, "as large as the checkpoint's processor takes"
     if image is not None or video is not None:
-        image_tokens = _tokens(image, vision.token_pixels) or vision.largest_image_tokens
+        image_tokens = min(
+            _tokens(image, vision.token_pixels) or vision.largest_image_tokens,
+            vision.largest_image_tokens,
+        )
         each = vision.token_pixels * vision.temporal_patch_size
-        video_tokens = _tokens(video, each) or vision.largest_video_tokens
+        video_tokens = min(
+            _tokens(video, each) or vision.largest_video_tokens, vision.largest_video_tokens
+        )
         if image is not None and video is None:
             video_tokens = min(video_tokens, image_tokens)
         elif image is None:
             image_tokens = min(image_tokens, video_tokens)
-        return Pictures(image_tokens, video_tokens, 1, 1, "as demanded")
+        reason = "as demanded"
+        if (image or 0) > vision.image_pixels or (video or 0) > vision.video_pixels:
+            reason = "more are demanded than the checkpoint's own processor takes"
+        return Pictures(image_tokens, video_tokens, 1, 1, reason)
     least = _LEAST_ON_CPU if on_cpu else _LEAST
     bound = max(share, least)
     if bound < tokens:

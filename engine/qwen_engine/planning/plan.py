@@ -128,6 +128,8 @@ def _settings(settled: Settled, demands: Demands) -> tuple[Setting, ...]:
 
 
 def _vllm_only(settled: Settled, demands: Demands) -> list[Setting]:
+    if settled.draft.vllm is None:
+        return []
     flags = settled.draft.vllm_flags
     size, reasons, found = flags.tensor_parallel_size, settled.reasons, []
     if size > 1:

@@ -40,6 +40,7 @@ class Encoder:
         self._kept: dict[bytes, torch.Tensor] = {}
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
         self._ready: list[bytes] = []
+        self.most_bytes = 0  # that embeddings took so far
         self._positions: WeakKeyDictionary[Sequence, PromptPositions] = WeakKeyDictionary()
 
     def obey(self, orders: EncoderOrders) -> None:
@@ -59,6 +60,8 @@ class Encoder:
                 next(run)
             except StopIteration as result:
                 self._kept[key] = result.value
+                kept = sum(each.nbytes for each in self._kept.values())
+                self.most_bytes = max(self.most_bytes, kept)
                 self._ready.append(key)
                 del self._runs[key]
             if time.monotonic() >= end:

@@ -20,6 +20,7 @@ from qwen_engine.flag_values import (
     token_count,
 )
 from qwen_engine.hub import ModelSource
+from qwen_engine.media_flags import add_domain_flag, add_picture_flags
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Demands, InvalidDemandError
 
@@ -33,9 +34,9 @@ NOT_YET = frozenset({
     "enable-expert-parallel", "enable-log-requests", "enable-lora",
     "enable-reasoning", "enable-sleep-mode", "guided-decoding-backend", "headless",
     "hf-config-path", "hf-overrides", "kv-cache-memory-bytes", "kv-offloading-size",
-    "kv-transfer-config", "limit-mm-per-prompt", "load-format", "logits-processors",
+    "kv-transfer-config", "load-format", "logits-processors",
     "long-prefill-token-threshold", "lora-modules", "max-log-len", "max-logprobs",
-    "max-lora-rank", "max-loras", "max-num-partial-prefills", "mm-processor-kwargs",
+    "max-lora-rank", "max-loras", "max-num-partial-prefills",
     "no-enable-chunked-prefill", "otlp-traces-endpoint", "override-generation-config",
     "response-role", "return-tokens-as-token-ids",
     "root-path", "rope-scaling", "rope-theta", "runner", "scheduling-policy",
@@ -170,6 +171,8 @@ def add_planned_flags(parser: argparse.ArgumentParser) -> None:
         help="compute a shared beginning of prompts once (default: on)",
     )
 
+    add_picture_flags(add)
+
 
 def _add_other_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
@@ -191,6 +194,7 @@ def _add_other_flags(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="run without CUDA graphs; this version always does",
     )
+    add_domain_flag(add)
     add("--enable-chunked-prefill", action="store_true", help=argparse.SUPPRESS)  # always on
     # What scripts pass out of habit and what is true here anyway.
     for name, value in (("tensor-parallel-size", "1"), ("pipeline-parallel-size", "1")):
@@ -210,6 +214,7 @@ def engine_options(parser: Parser, arguments: argparse.Namespace) -> EngineOptio
         use_recommended_sampling=arguments.generation_config == "auto",
         preemption_mode=arguments.preemption_mode,
         seed=arguments.seed,
+        allowed_media_domains=tuple(arguments.allowed_media_domains),
     )
 
 
@@ -238,6 +243,9 @@ def demands(parser: Parser, arguments: argparse.Namespace) -> Demands:
             enable_prefix_caching=arguments.enable_prefix_caching,
             num_gpu_blocks_override=arguments.num_gpu_blocks_override,
             swap_space=arguments.swap_space,
+            limit_mm_per_prompt=arguments.limit_mm_per_prompt,
+            mm_processor_kwargs=arguments.mm_processor_kwargs,
+            encoder_cache_tokens=arguments.encoder_cache_tokens,
         )
     except InvalidDemandError as error:
         parser.error(f"--{error.field.replace('_', '-')}: {error}")

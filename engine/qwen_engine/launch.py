@@ -136,6 +136,10 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
         max_num_seqs=plan.max_num_seqs,
         enable_prefix_caching=plan.enable_prefix_caching,
         seed=options.seed,
+        encoder_cache_tokens=plan.encoder_cache_tokens,
+        limit_mm_per_prompt=plan.limit_mm_per_prompt,
+        mm_processor_kwargs=plan.mm_processor_kwargs,
+        allowed_media_domains=options.allowed_media_domains,
     )
 
 
@@ -194,6 +198,12 @@ def _log_memory(engine: LLMEngine, plan: Plan) -> None:
         format_bytes(measured.weights_bytes),
         format_bytes(measured.process_bytes),
     )
+    if measured.vision_tower_bytes:
+        log.info(
+            "Vision tower: %s; encoder cache: %s tokens of pictures",
+            format_bytes(measured.vision_tower_bytes),
+            f"{plan.encoder_cache_tokens:,}",
+        )
     if stats.num_total_swap_blocks:
         swap = format_bytes(measured.swap_bytes)
         log.info(

@@ -25,6 +25,8 @@ class MemoryMeasured:
         swap_bytes: of host memory; on a CPU part of process_bytes.
         rest_bytes: process_bytes when nothing runs.
         host_bytes: resident set of the process beside a GPU; 0 on a CPU.
+        vision_tower_bytes: of a model that takes pictures.
+        encoder_cache_bytes: the most that embeddings of pictures took; they come after the rest.
     """
 
     weights_bytes: int
@@ -33,17 +35,23 @@ class MemoryMeasured:
     swap_bytes: int = 0
     rest_bytes: int = 0
     host_bytes: int = 0
+    vision_tower_bytes: int = 0
+    encoder_cache_bytes: int = 0
 
     def lines(self) -> dict[str, int]:
         """Return bytes by ledger component; those of one memory add up to its peak."""
-        held = self.weights_bytes + self.kv_cache_bytes
+        held = self.weights_bytes + self.vision_tower_bytes + self.kv_cache_bytes
         held += 0 if self.host_bytes else self.swap_bytes
+        worked = self.process_bytes - self.rest_bytes - self.encoder_cache_bytes
         found = {
             "runtime": max(0, self.rest_bytes - held),
             "weights": self.weights_bytes,
-            "activations": max(0, self.process_bytes - self.rest_bytes),
+            "activations": max(0, worked),
             "kv-cache": self.kv_cache_bytes,
         }
+        if self.vision_tower_bytes:
+            found["vision-tower"] = self.vision_tower_bytes
+            found["encoder-cache"] = self.encoder_cache_bytes
         if self.host_bytes:
             found["host-runtime"] = max(0, self.host_bytes - self.swap_bytes)
         return found | ({"swap": self.swap_bytes} if self.swap_bytes else {})

@@ -15,13 +15,8 @@ from typing import Any, Literal
 
 from qwen_engine import planning
 from qwen_engine.errors import InvalidModelError, ModelNotFoundError, UnsupportedModelError
-from qwen_engine.planning.shape import (
-    ModelShape,
-    merged_rope,
-    positive_int,
-    text_config,
-)
-from qwen_engine.planning.vision import VisionShape, parse_vision_config
+from qwen_engine.planning.fields import positive_int, text_config
+from qwen_engine.planning.shape import ModelShape, merged_rope
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
@@ -49,7 +44,6 @@ class ModelConfig(ModelShape):
 
     rms_norm_eps: float
     rope: RopeConfig
-    vision: VisionShape | None = None
     eos_token_ids: frozenset[int]
 
     @classmethod
@@ -89,7 +83,6 @@ def parse_model_config(
             **{field.name: getattr(shape, field.name) for field in fields(shape)},
             rms_norm_eps=_float(text, "rms_norm_eps", 1e-6),
             rope=_parse_rope(text),
-            vision=parse_vision_config(config) if shape.traits.skipped_prefix else None,
             eos_token_ids=_eos_token_ids(config, text, generation or {}),
         )
     except planning.InvalidConfigError as error:

@@ -26,3 +26,4 @@ class EngineOptions:
     use_recommended_sampling: bool = True  # generation_config.json's, where a request is silent
     preemption_mode: Literal["auto", "swap", "recompute"] = "auto"
     seed: int = 0
+    allowed_media_domains: tuple[str, ...] = ()  # empty: all public ones

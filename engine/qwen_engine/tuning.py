@@ -22,6 +22,8 @@ from qwen_engine.planning import (
     parse_model_config,
     read_model_facts,
 )
+from qwen_engine.planning.vision import VisionShape
+from qwen_engine.vision.settings import ProcessorSettings
 
 _LARGEST_HEADER = 10**8  # bytes; the format's own limit
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # v2, v1, as seen in a container
@@ -59,10 +61,20 @@ def read_shape(path: Path, *, for_any_engine: bool = False) -> ModelShape:
         raise InvalidConfigError("file", str(file), "must hold an object")
     read = read_model_facts if for_any_engine else parse_model_config
     shape = read(config, model_id=path.name if path.is_dir() else path.parent.name)
-    if shape.quantization is None or not path.is_dir():
+    if not path.is_dir():
+        return shape
+    if shape.vision is not None:
+        shape = replace(shape, tower=_with_bounds(shape.vision, path))
+    if shape.quantization is None:
         return shape
     found = _tensor_bytes(path, shape.traits.skipped_prefix or "-")
     return replace(shape, checkpoint_bytes=found or None)
+
+
+def _with_bounds(vision: VisionShape, folder: Path) -> VisionShape:
+    """Return the tower with the bounds of the folder's own processor."""
+    settings = ProcessorSettings.from_folder(folder)
+    return replace(vision, image_pixels=settings.max_pixels, video_pixels=settings.video_max_pixels)
 
 
 def _tensor_bytes(folder: Path, skipped: str) -> int:

@@ -150,8 +150,10 @@ class Worker:
 
     def measure(self) -> MemoryMeasured:
         """Say what the tensors take, and what the process took at its peak."""
-        models = filter(None, (self._model, self._tower))
-        weights = sum(p.nbytes for model in models for p in model.parameters())
+        weights, tower = (
+            sum(p.nbytes for p in model.parameters()) if model is not None else 0
+            for model in (self._model, self._tower)
+        )
         caches = sum(part.nbytes for cache in self._caches for part in cache)
         meter = self._memory
         return MemoryMeasured(
@@ -161,6 +163,8 @@ class Worker:
             swap_bytes=self._swap_space.num_bytes,
             rest_bytes=meter.rest_bytes,
             host_bytes=meter.host_bytes,
+            vision_tower_bytes=tower,
+            encoder_cache_bytes=self._encoder.most_bytes if self._encoder is not None else 0,
         )
 
     def measure_preemption(self) -> PreemptionCosts:

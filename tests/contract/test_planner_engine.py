@@ -11,11 +11,15 @@ from qwen_engine.config import EngineConfig
 from qwen_engine.layers.attention import sdpa
 from qwen_engine.layers.rotary import RotaryEmbedding
 from qwen_engine.model_config import ModelConfig, RopeConfig
+from qwen_engine.models import vision_tiles
 from qwen_engine.models.decoder import Decoder
+from qwen_engine.models.vision import VisionTower
 from qwen_engine.planning import find_model, model_ids, parameter_shapes
 from qwen_engine.planning.ledger import GATHERED_TOKENS, block_bytes
 from qwen_engine.planning.shape import BYTES_PER_ELEMENT
-from qwen_engine.planning.weights import weight_bytes
+from qwen_engine.planning.vision import vision_parameter_shapes
+from qwen_engine.planning.vision_memory import TILE_PATCHES
+from qwen_engine.planning.weights import tower_bytes, weight_bytes
 from qwen_engine.worker import kv_block
 
 
@@ -74,3 +78,27 @@ def test_eight_bits_hold_nearly_twice_the_tokens():
     model = find_model("Qwen/Qwen3-8B")
     eight = replace(model, kv_cache_dtype="int8")
     assert block_bytes(model, "bfloat16", 16) / block_bytes(eight, "bfloat16", 16) > 1.96
+
+
+@pytest.mark.parametrize("model_id", [name for name in model_ids() if "-VL-" in name])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_vision_tower_takes_the_bytes_that_the_planner_counts(model_id, dtype):
+    model = find_model(model_id)
+    with torch.device("meta"):
+        tower = VisionTower(model.vision)
+    assert dict(vision_parameter_shapes(model.vision)) == {
+        name: tuple(tensor.shape) for name, tensor in tower.checkpoint_tensors().items()
+    }
+    taken = sum(p.numel() for p in tower.parameters()) * BYTES_PER_ELEMENT[dtype]
+    assert taken == tower_bytes(model, dtype)
+
+
+def test_the_planner_knows_the_towers_tiles():
+    assert TILE_PATCHES == vision_tiles.TILE_PATCHES
+    assert (
+        max(
+            tile.rows.stop - tile.rows.start
+            for tile in vision_tiles.cut_tiles([(3, 400), (1, 9000)])
+        )
+        <= TILE_PATCHES
+    )

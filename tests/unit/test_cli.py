@@ -214,3 +214,44 @@ def test_help_and_plan_import_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ('{"image": 4}', {"image": 4}),
+        ('{"image": {"count": 4}, "video": 0}', {"image": 4, "video": 0}),
+        ("image=4,video=1", {"image": 4, "video": 1}),
+    ],
+)
+def test_limits_of_pictures_are_read_in_each_of_vllms_forms(
+    text: str, counts: dict[str, int]
+) -> None:
+    engine = settings_of("--limit-mm-per-prompt", text).engine
+    assert engine.demands.limit_mm_per_prompt == counts
+
+
+def test_bounds_and_sources_of_pictures_are_read() -> None:
+    engine = settings_of(
+        "--mm-processor-kwargs", '{"max_pixels": 1048576}', "--encoder-cache-tokens", "4096",
+        "--allowed-media-domains", "example.com", "example.org",
+    ).engine  # fmt: skip
+    assert engine.demands.mm_processor_kwargs == {"max_pixels": 1048576}
+    assert engine.demands.encoder_cache_tokens == 4096
+    assert engine.allowed_media_domains == ("example.com", "example.org")
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "complaint_part"),
+    [
+        ("--limit-mm-per-prompt", "image=many", "image=many: must be 0 or more"),
+        ("--limit-mm-per-prompt", '{"image": {"count": 1, "width": 9}}', "only count is known"),
+        ("--limit-mm-per-prompt", "{", "is no JSON"),
+        ("--mm-processor-kwargs", "[1]", "is no object such as"),
+        ("--encoder-cache-tokens", "-1", "must be at least 1"),
+    ],
+)
+def test_a_flag_about_pictures_that_cannot_be_says_how_it_could(
+    flag: str, text: str, complaint_part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint_part in complaint(capsys, flag, text)

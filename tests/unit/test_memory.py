@@ -21,6 +21,17 @@ def test_on_a_cpu_the_lines_add_up_to_the_peak() -> None:
     assert sum(lines.values()) == 1000
 
 
+def test_a_tower_and_its_embeddings_have_lines_of_their_own() -> None:
+    lines = MemoryMeasured(
+        weights_bytes=300, kv_cache_bytes=200, process_bytes=1000, rest_bytes=800,
+        vision_tower_bytes=100, encoder_cache_bytes=50,
+    ).lines()  # fmt: skip
+    assert lines == {
+        "runtime": 200, "weights": 300, "vision-tower": 100, "activations": 150,
+        "encoder-cache": 50, "kv-cache": 200,
+    }  # fmt: skip
+
+
 def test_beside_a_gpu_swap_and_host_are_the_hosts() -> None:
     lines = MemoryMeasured(
         weights_bytes=300, kv_cache_bytes=200, process_bytes=1000, swap_bytes=50, rest_bytes=900,

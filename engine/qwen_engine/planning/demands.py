@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from qwen_engine.planning.errors import InvalidDemandError
 from qwen_engine.planning.shape import BYTES_PER_ELEMENT, KVCacheDType, ModelShape, QuantizationName
@@ -34,11 +35,14 @@ class Demands:
     engine_version: str | None = None  # of vLLM; None is the newest known
     tensor_parallel_size: int | None = None
     enforce_eager: bool = False
+    limit_mm_per_prompt: Mapping[str, int] | None = None  # of pictures and videos
+    mm_processor_kwargs: Mapping[str, Any] | None = None  # bounds of their sizes
+    encoder_cache_tokens: int | None = None  # of our own engine
 
     def __post_init__(self) -> None:
         for field in (
             "max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override",
-            "mean_request_tokens", "tensor_parallel_size",
+            "mean_request_tokens", "tensor_parallel_size", "encoder_cache_tokens",
         ):  # fmt: skip
             value = getattr(self, field)
             if value is not None and value < 1:

@@ -17,7 +17,15 @@ from qwen_engine.planning.ledger import (
     runtime_line,
     weights_line,
 )
+from qwen_engine.planning.pictures import Pictures
 from qwen_engine.planning.shape import DTypeName, ModelShape
+from qwen_engine.planning.vision_memory import (
+    encoder_cache_line,
+    picture_bytes,
+    pixels_bytes,
+    tower_line,
+    with_pictures,
+)
 from qwen_engine.planning.vllm import VllmPrice, price_vllm, token_bytes
 from qwen_engine.planning.vllm_ledger import vllm_kv_line, vllm_lines
 from qwen_engine.planning.vllm_step import NO_FLAGS, VllmFlags, VllmStart
@@ -42,6 +50,7 @@ class Draft:
     swap_bytes: int = 0  # of the device's own memory: on a CPU
     vllm: VllmVersion | None = None
     vllm_flags: VllmFlags = NO_FLAGS
+    pictures: Pictures | None = None  # of our own engine; None: text only
 
     def with_context(self, max_model_len: int) -> Draft:
         """Return the draft for another context length, in tokens."""
@@ -64,11 +73,30 @@ class Draft:
         """Return everything but the KV cache and swap, line by line."""
         if self.vllm is not None:
             return vllm_lines(self._start(), self._price())
+        runtime = runtime_line(self.device, self.model)
+        weights = weights_line(self.model, self.dtype)
+        activations = activations_line(self.model, self.dtype, self.step)
+        if (vision := self.model.vision) is None or (pictures := self.pictures) is None:
+            return [runtime, weights, activations]
+        added = picture_bytes(
+            vision, self.dtype, pictures,
+            step_tokens=self.step.max_num_batched_tokens, text_bytes=activations.num_bytes,
+        )  # fmt: skip
+        if self.device.kind == "cpu":
+            added += pixels_bytes(vision, self.encoder_cache_tokens)
         return [
-            runtime_line(self.device, self.model),
-            weights_line(self.model, self.dtype),
-            activations_line(self.model, self.dtype, self.step),
+            runtime,
+            weights,
+            tower_line(self.model, self.dtype),
+            with_pictures(activations, added),
+            encoder_cache_line(vision, self.dtype, self.encoder_cache_tokens),
         ]
+
+    @property
+    def encoder_cache_tokens(self) -> int:
+        """Tokens of pictures that our own engine keeps."""
+        pictures = self.pictures
+        return pictures.kept_tokens(self.step.max_model_len) if pictures is not None else 0
 
     def kv_line(self, num_blocks: int) -> LedgerLine:
         """Return the line of the block pool."""

@@ -71,7 +71,7 @@ class WayOut:
         change: the demands it changes, by field; `model` and `gpu` name another of each.
     """
 
-    kind: Literal["length", "gpus", "precision", "gpu"]
+    kind: Literal["length", "pictures", "gpus", "precision", "gpu"]
     sentence: str
     change: Mapping[str, Any] = field(default_factory=dict)
 
@@ -93,7 +93,9 @@ class DoesNotFitError(PlanningError):
         suggestion: str,
         ways: tuple[WayOut, ...] = (),
     ) -> None:
-        others = [way.sentence for way in ways if way.kind != "length"]
+        said = suggestion.lower()
+        sentences = (way.sentence for way in ways if way.kind != "length")
+        others = [sentence for sentence in sentences if sentence.lower() not in said]
         also = f" Or: {'; '.join(others)}." if others else ""
         super().__init__(f"{message} {suggestion}{also}")
         self.largest_model_len = largest_model_len

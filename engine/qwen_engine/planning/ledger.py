@@ -98,7 +98,7 @@ def weights_line(model: ModelShape, dtype: DTypeName) -> LedgerLine:
     if model.int8_weights:
         how = f"{count:,} parameters: matrices int8 with a scale a row, the rest {size} B ({dtype})"
     if model.traits.skipped_prefix:
-        how += "; text decoder only"
+        how += "; text decoder"
     return LedgerLine("weights", weight_bytes(model, dtype), how)
 
 

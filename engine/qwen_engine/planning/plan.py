@@ -7,7 +7,9 @@ that all three say the same.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from qwen_engine.planning import choices
 from qwen_engine.planning.demands import Demands
@@ -15,12 +17,14 @@ from qwen_engine.planning.device import Device
 from qwen_engine.planning.draft import Draft
 from qwen_engine.planning.fit import fits, num_blocks, useful_blocks
 from qwen_engine.planning.ledger import LedgerLine
+from qwen_engine.planning.picture_reasons import cache_reason, limit_reason, size_reason
+from qwen_engine.planning.pictures import picture_limits, processor_kwargs
 from qwen_engine.planning.refusal import refuse
 from qwen_engine.planning.relax import least
 from qwen_engine.planning.settle import Settled, settle
 from qwen_engine.planning.shape import DTypeName, ModelShape
 from qwen_engine.planning.swap import host_ledger, swap_line
-from qwen_engine.planning.weights import weight_bytes
+from qwen_engine.planning.weights import tower_bytes, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,9 @@ class Plan:
     warnings: tuple[str, ...] = ()
     engine: str = "qwen"
     tensor_parallel_size: int = 1  # the ledger is that of one of so many GPUs
+    encoder_cache_tokens: int = 0  # of our own engine; 0: text only
+    limit_mm_per_prompt: Mapping[str, int] = field(default_factory=dict)
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kv_tokens(self) -> int:
@@ -67,7 +74,8 @@ class Plan:
     def load_bytes(self) -> int:
         """Bytes of weights read at start-up, by all GPUs together."""
         if self.engine == "qwen":
-            return weight_bytes(replace(self.model, int8_weights=False), self.dtype)
+            tower = tower_bytes(self.model, self.dtype) if self.encoder_cache_tokens else 0
+            return weight_bytes(replace(self.model, int8_weights=False), self.dtype) + tower
         read = [x.num_bytes for x in self.ledger if x.component in ("weights", "vision-tower")]
         return sum(read) * self.tensor_parallel_size
 
@@ -114,25 +122,49 @@ def _settings(settled: Settled, demands: Demands) -> tuple[Setting, ...]:
         *_eight_bit(draft, demands),
         *_override(demands),
         *_vllm_only(settled, demands),
+        *_picture_settings(draft, demands),
         *([on_cpu] if draft.device.kind == "cpu" else []),
     )
 
 
 def _vllm_only(settled: Settled, demands: Demands) -> list[Setting]:
+    if settled.draft.vllm is None:
+        return []
     flags = settled.draft.vllm_flags
     size, reasons, found = flags.tensor_parallel_size, settled.reasons, []
     if size > 1:
         asked = demands.tensor_parallel_size is not None
         reason = choices.DEMANDED if asked else f"{size} GPUs are the fewest that it fits on"
         found.append(Setting("--tensor-parallel-size", str(size), reason))
-    if flags.max_pixels is not None:
-        pixels = json.dumps({"max_pixels": flags.max_pixels})
+    pictures = reasons.get("pictures", choices.DEMANDED)
+    if kwargs := demands.mm_processor_kwargs or (
+        {"max_pixels": flags.max_pixels} if flags.max_pixels is not None else None
+    ):
+        found.append(Setting("--mm-processor-kwargs", json.dumps(dict(kwargs)), pictures))
+    if flags.limit_mm_per_prompt:
         limits = json.dumps(dict(flags.limit_mm_per_prompt))
-        found.append(Setting("--mm-processor-kwargs", pixels, reasons["pictures"]))
-        found.append(Setting("--limit-mm-per-prompt", limits, reasons["pictures"]))
+        found.append(Setting("--limit-mm-per-prompt", limits, pictures))
     if flags.enforce_eager:
         found.append(Setting("--enforce-eager", "true", reasons.get("eager", choices.DEMANDED)))
     return found
+
+
+def _picture_settings(draft: Draft, demands: Demands) -> list[Setting]:
+    vision, pictures = draft.model.vision, draft.pictures
+    if draft.vllm is not None or vision is None:
+        return []
+    if pictures is None:
+        limits = json.dumps({"image": 0, "video": 0})
+        reason = f"{choices.DEMANDED}: text only, without the vision tower"
+        return [Setting("--limit-mm-per-prompt", limits, reason)]
+    kept = draft.encoder_cache_tokens
+    limits = json.dumps(picture_limits(pictures, kept_tokens=kept))
+    sizes = json.dumps(processor_kwargs(vision, pictures, demands))
+    return [
+        Setting("--mm-processor-kwargs", sizes, size_reason(pictures)),
+        Setting("--limit-mm-per-prompt", limits, limit_reason(pictures, kept_tokens=kept)),
+        Setting("--encoder-cache-tokens", str(kept), cache_reason(pictures, kept_tokens=kept)),
+    ]
 
 
 def _prefix_caching(demands: Demands) -> Setting:
@@ -187,10 +219,22 @@ def _plan(settled: Settled, demands: Demands) -> Plan:
         ledger=tuple(lines),
         host_ledger=host_ledger(draft.device, swap, each) if draft.vllm is None else (),
         settings=_settings(settled, demands),
-        warnings=(*settled.notes, *_warnings(draft)),
+        warnings=settled.notes,
         engine=demands.engine,
         tensor_parallel_size=size,
+        **_picture_fields(draft, demands),
     )
+
+
+def _picture_fields(draft: Draft, demands: Demands) -> dict[str, Any]:
+    vision, pictures, kept = draft.model.vision, draft.pictures, draft.encoder_cache_tokens
+    if vision is None or pictures is None:
+        return {}
+    return {
+        "encoder_cache_tokens": kept,
+        "limit_mm_per_prompt": picture_limits(pictures, kept_tokens=kept),
+        "mm_processor_kwargs": processor_kwargs(vision, pictures, demands),
+    }
 
 
 def _reserve(draft: Draft) -> str:
@@ -212,11 +256,3 @@ def _unused_line(draft: Draft, num_bytes: int, blocks: int) -> LedgerLine:
     else:
         how = "less than one block"
     return LedgerLine("unused", num_bytes, how)
-
-
-def _warnings(draft: Draft) -> tuple[str, ...]:
-    if draft.vllm is None and draft.model.traits.skipped_prefix:
-        return (
-            "this version answers about text only: the vision tower is neither loaded nor planned",
-        )
-    return ()

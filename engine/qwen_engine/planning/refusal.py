@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from qwen_engine.planning.catalogue import find_model, variants_of
 from qwen_engine.planning.demands import Demands
@@ -15,6 +16,7 @@ from qwen_engine.planning.fit import HIGHEST_UTILIZATION, fits, largest_context,
 from qwen_engine.planning.gpus import gpu_products
 from qwen_engine.planning.ledger import blocks_for
 from qwen_engine.planning.parallel import LARGEST_TENSOR_PARALLEL, tensor_parallel_problem
+from qwen_engine.planning.pictures import LEAST_USEFUL, sizes_demand
 from qwen_engine.planning.quantities import MIB, format_bytes
 from qwen_engine.planning.settle import is_possible
 from qwen_engine.planning.shape import ModelShape
@@ -32,11 +34,12 @@ def refuse(draft: Draft, demands: Demands, *, asked: ModelShape) -> NoReturn:
         asked: the model as its checkpoint has it; the draft's is as our engine would keep it.
     """
     largest = largest_context(draft)
+    ways = tuple(_ways_out(replace(draft, model=asked), demands, largest))
     raise DoesNotFitError(
         _figures(draft, largest),
         largest_model_len=largest,
-        suggestion=_single_change(draft, demands, largest),
-        ways=tuple(_ways_out(replace(draft, model=asked), demands, largest)),
+        suggestion=_single_change(draft, demands, ways),
+        ways=ways,
     )
 
 
@@ -60,7 +63,7 @@ def _figures(draft: Draft, largest: int) -> str:
     )
 
 
-def _single_change(draft: Draft, demands: Demands, largest: int) -> str:
+def _single_change(draft: Draft, demands: Demands, ways: tuple[WayOut, ...]) -> str:
     """Return the first change, cheapest to the user first, that alone makes the draft fit."""
     if draft.num_blocks_override is not None:
         without = replace(draft, num_blocks_override=None)
@@ -72,8 +75,12 @@ def _single_change(draft: Draft, demands: Demands, largest: int) -> str:
             f"Raise gpuMemoryUtilization (--gpu-memory-utilization) to {HIGHEST_UTILIZATION:g}: "
             "then it fits."
         )
-    if demands.max_model_len is not None and largest >= _SHORTEST_USEFUL:
-        return f"Set maxModelLen (--max-model-len) to {largest} or less: then it fits."
+    for way in ways:
+        if way.kind == "pictures":
+            return f"{way.sentence[0].upper()}{way.sentence[1:]}."
+        if way.kind == "length":
+            length = way.change["max_model_len"]
+            return f"Set maxModelLen (--max-model-len) to {length} or less: then it fits."
     return _more_memory(draft)
 
 
@@ -86,12 +93,44 @@ def _more_memory(draft: Draft) -> str:
 
 def _ways_out(draft: Draft, demands: Demands, largest: int) -> Iterator[WayOut]:
     """Yield the length, the number of GPUs, the precision and the GPU that fit, where one does."""
+    if (way := _smaller_pictures(draft, demands)) is not None:
+        yield way
     if demands.max_model_len is not None and largest >= _SHORTEST_USEFUL:
         yield WayOut("length", f"at most {largest:,} tokens fit", {"max_model_len": largest})
     if draft.device.kind == "gpu":
         for way in (_more_gpus(draft, demands), _packed(draft, demands), _cheapest(draft, demands)):
             if way is not None:
                 yield way
+
+
+def _smaller_pictures(draft: Draft, demands: Demands) -> WayOut | None:
+    """Return the largest bound of pixels with which it fits; if none does, text only."""
+    vision, pictures = draft.model.vision, draft.pictures
+    if vision is None or pictures is None:
+        return None
+    low, high = 0, pictures.largest_tokens - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _fits(draft, sizes_demand(vision, demands, middle)):
+            low = middle
+        else:
+            high = middle - 1
+    if low >= LEAST_USEFUL:
+        change = sizes_demand(vision, demands, low).mm_processor_kwargs
+        sentence = (
+            f"bound pictures to max_pixels {low * vision.token_pixels} and videos likewise "
+            f"(--mm-processor-kwargs '{json.dumps(change)}'): then it fits"
+        )
+        return WayOut("pictures", sentence, {"mm_processor_kwargs": change})
+    text_only: dict[str, Any] = {
+        "limit_mm_per_prompt": {"image": 0, "video": 0},
+        "mm_processor_kwargs": None,
+        "encoder_cache_tokens": None,
+    }
+    if not _fits(draft, replace(demands, **text_only)):
+        return None
+    sentence = "serve text only (--limit-mm-per-prompt image=0,video=0): then it fits"
+    return WayOut("pictures", sentence, text_only)
 
 
 def _more_gpus(draft: Draft, demands: Demands) -> WayOut | None:

@@ -1,7 +1,8 @@
 """What a plan gives up, in this order, before it shortens the context: nothing that was demanded.
 
-First the step: fewer tokens, then fewer sequences. Then, for vLLM and only if that alone makes the
-context fit: smaller pictures, then CUDA graphs. Called by `settle`.
+First, in our own engine, pictures of more than 2048 × 2048 pixels. Then the step: fewer tokens,
+then fewer sequences. Then, for vLLM and only if that alone makes the context fit: smaller pictures,
+then CUDA graphs. Called by `settle`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from dataclasses import replace
 from qwen_engine.planning.demands import Demands
 from qwen_engine.planning.draft import Draft
 from qwen_engine.planning.fit import fits
+from qwen_engine.planning.picture_fit import smallest_pictures, with_smaller_pictures
 from qwen_engine.planning.quantities import format_bytes
 
 SHORTEST_PLANNED_CONTEXT = 512  # tokens; below this a chat has no room to answer
 _LEAST_TOKENS = 2048  # of a step: vLLM's own default
 # Sequences of a step: what a long context that was asked for may leave, and one that was not.
 _LEAST_SEQS, _LEAST_USUAL_SEQS = 16, 64
+_USUAL_PICTURE = 4096  # tokens: 2048 × 2048 pixels in Qwen3-VL
 _LEAST_PICTURE_TOKENS = 2048  # 1920 × 1080 pixels in Qwen3-VL
 
 Reasons = dict[str, str]
@@ -26,14 +29,28 @@ Reasons = dict[str, str]
 def relax(draft: Draft, demands: Demands) -> tuple[Draft, Reasons]:
     """Return the draft with as little given up as makes it fit, and why, by setting."""
     reasons: Reasons = {}
+    first = draft
+    for each in _usual_pictures(first):
+        draft = each
+        if fits(draft):
+            return draft, reasons
     for name, lower in (("tokens", _fewer_tokens), ("seqs", _fewer_seqs)):
         draft = _lower_until_it_fits(draft, demands, name, lower, reasons)
-    if fits(draft) or draft.vllm is None:
+    if fits(draft):
         return draft, reasons
+    if draft.vllm is None:  # pictures and context are weighed against each other
+        return replace(draft, pictures=first.pictures), reasons
     for spare, given_up in _without_extras(draft, demands):
         if fits(spare):
             return spare, reasons | given_up
     return draft, reasons
+
+
+def _usual_pictures(draft: Draft) -> Iterator[Draft]:
+    """Yield the draft, then such with smaller pictures, down to those people usually send."""
+    for each in with_smaller_pictures(draft):
+        if each is draft or (each.pictures and each.pictures.largest_tokens >= _USUAL_PICTURE):
+            yield each
 
 
 def can_fit(draft: Draft, demands: Demands) -> bool:
@@ -45,7 +62,8 @@ def can_fit(draft: Draft, demands: Demands) -> bool:
     tokens = step.max_num_batched_tokens
     if demands.max_num_batched_tokens is None:
         tokens = min(tokens, max(_LEAST_TOKENS, seqs))
-    lowest = replace(draft, step=replace(step, max_num_seqs=seqs, max_num_batched_tokens=tokens))
+    step = replace(step, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+    lowest = replace(smallest_pictures(draft), step=step)
     if fits(least(lowest, demands)):
         return True
     if draft.vllm is None:
@@ -106,6 +124,8 @@ def _without_extras(draft: Draft, demands: Demands) -> Iterator[tuple[Draft, Rea
     flags, given_up = draft.vllm_flags, Reasons()
     tower = draft.model.tower
     tokens = tower.largest_image_tokens // 2 if tower and tower.kind != "pixtral" else 0
+    if demands.mm_processor_kwargs or demands.limit_mm_per_prompt:
+        tokens = 0
     while tower and tokens >= _LEAST_PICTURE_TOKENS:
         pixels = tokens * tower.patch_size**2 * tower.merge
         flags = replace(flags, max_pixels=pixels, limit_mm_per_prompt={"video": 0})

@@ -18,19 +18,18 @@ from qwen_engine.planning.fit import (
     HIGHEST_UTILIZATION,
     fits,
     kv_budget_bytes,
-    largest_context,
 )
 from qwen_engine.planning.ledger import StepSize, block_bytes
 from qwen_engine.planning.parallel import precision_notes, tensor_parallel_sizes
-from qwen_engine.planning.quantities import format_bytes, round_down
+from qwen_engine.planning.picture_fit import fit_context, fit_pictures
+from qwen_engine.planning.pictures import Pictures, choose_pictures, image_pixels
+from qwen_engine.planning.quantities import format_bytes
 from qwen_engine.planning.relax import SHORTEST_PLANNED_CONTEXT, can_fit, relax
 from qwen_engine.planning.shape import DTypeName, ModelShape
 from qwen_engine.planning.support import runs_here
 from qwen_engine.planning.swap import SwapSpace, choose_swap_space
 from qwen_engine.planning.vllm_step import NO_FLAGS, VllmFlags
 from qwen_engine.planning.vllm_version import NEWEST, VllmVersion, parse_version
-
-_CONTEXT_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +109,15 @@ def _choose(model: ModelShape, device: Device, demands: Demands, size: int) -> S
         model, device, dtype.value, block_size.value, utilization.value,
         StepSize(tokens.value, seqs.value, context.value), demands.num_gpu_blocks_override,
         swap.num_bytes if device.kind == "cpu" else 0, vllm, flags,
+        _pictures(model, device, demands, context.value),
     )  # fmt: skip
     return Settled(draft, dtype, context, block_size, utilization, tokens, seqs, swap)
+
+
+def _pictures(model: ModelShape, device: Device, demands: Demands, context: int) -> Pictures | None:
+    if demands.engine != "qwen":
+        return None
+    return choose_pictures(model, device, demands, context=context)
 
 
 def _make_it_fit(chosen: Settled, demands: Demands) -> Settled:
@@ -143,7 +149,11 @@ def _vllm(demands: Demands, size: int) -> tuple[VllmVersion | None, VllmFlags]:
     # vLLM's int8 has a scale for each token and head, as ours has, and that in its name.
     kv_name = {"int8": "int8_per_token_head"}.get(demands.kv_cache_dtype, demands.kv_cache_dtype)
     flags = VllmFlags(
-        tensor_parallel_size=size, enforce_eager=demands.enforce_eager, kv_cache_dtype=kv_name
+        tensor_parallel_size=size,
+        enforce_eager=demands.enforce_eager,
+        kv_cache_dtype=kv_name,
+        limit_mm_per_prompt=demands.limit_mm_per_prompt or {},
+        max_pixels=image_pixels(demands),
     )
     return version, flags
 
@@ -171,13 +181,19 @@ def _raise_utilization(
 def _shorten_context(
     draft: Draft, choice: Choice[int], demands: Demands, profile: Profile
 ) -> tuple[Draft, Choice[int]]:
-    """Shorten a planned context to what fits."""
-    if demands.max_model_len is not None or fits(draft):
+    """Make pictures smaller and shorten a planned context to what fits."""
+    if fits(draft):
         return draft, choice
-    length = round_down(largest_context(draft), _CONTEXT_STEP)
-    if length < SHORTEST_PLANNED_CONTEXT:
-        return draft, choice
+    if demands.max_model_len is not None:
+        return fit_pictures(draft), choice
+    found = fit_context(draft, shortest=SHORTEST_PLANNED_CONTEXT)
+    length = found.step.max_model_len
+    if not fits(found):
+        return found, choice
     wished = f"{choice.value:,} are usual on {profile.name}"
     if demands.longest_context:
         wished = f"the model has {choice.value:,}"
-    return draft.with_context(length), Choice(length, f"the most that fits; {wished}")
+    beside = ""
+    if found.pictures is not None:
+        beside = f" beside pictures of {found.pictures.largest_tokens:,} tokens"
+    return found, Choice(length, f"the most that fits{beside}; {wished}")

@@ -12,8 +12,10 @@ from typing import Any, Literal, cast
 
 from qwen_engine.planning.architectures import ARCHITECTURES, Architecture, runnable
 from qwen_engine.planning.errors import InvalidConfigError, UnsupportedModelError
+from qwen_engine.planning.fields import positive_int, text_config
 from qwen_engine.planning.quantized import Quantization, parse_quantization
-from qwen_engine.planning.tower import TowerFacts, parse_tower
+from qwen_engine.planning.tower import Tower, parse_tower
+from qwen_engine.planning.vision import VisionShape
 
 DTypeName = Literal["float32", "bfloat16", "float16"]
 BYTES_PER_ELEMENT: Mapping[DTypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -65,7 +67,7 @@ class ModelShape:
     kv_cache_dtype: KVCacheDType = "auto"
     experts: Experts | None = None
     dense_layers: frozenset[int] = frozenset()
-    tower: TowerFacts | None = None
+    tower: Tower | None = None
     quantization: Quantization | None = None
     checkpoint_bytes: int | None = None  # of the decoder's tensors, where the files are at hand
 
@@ -73,6 +75,11 @@ class ModelShape:
     def traits(self) -> Architecture:
         """What the architecture's name fixes."""
         return ARCHITECTURES[self.architecture]
+
+    @property
+    def vision(self) -> VisionShape | None:
+        """The tower, if it is one that this version's own engine runs."""
+        return self.tower if isinstance(self.tower, VisionShape) else None
 
     @property
     def q_size(self) -> int:
@@ -88,14 +95,6 @@ class ModelShape:
         if self.kv_cache_dtype != "auto":
             head = self.head_dim + KV_SCALE_BYTES
         return 2 * self.num_layers * self.num_kv_heads * head
-
-
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the text decoder's part of a config.json: all of it, but in vision models."""
-    text = config.get("text_config", config)
-    if not isinstance(text, Mapping):
-        raise InvalidConfigError("text_config", text, "must be an object")
-    return text
 
 
 def read_model_facts(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
@@ -139,21 +138,6 @@ def read_model_facts(config: Mapping[str, Any], *, model_id: str) -> ModelShape:
         tower=parse_tower(traits.tower, config, hidden) if traits.tower else None,
         quantization=parse_quantization(quantization),
     )
-
-
-def positive_int(source: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    """Return a positive integer field; `null` counts as absent, as it does in transformers.
-
-    Raises:
-        InvalidConfigError: absent without a default, or no positive integer.
-    """
-    value = source.get(field)
-    value = default if value is None else value
-    if value is None:
-        raise InvalidConfigError(field, None, "is missing")
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise InvalidConfigError(field, value, "must be a positive integer below 2³¹")
-    return value
 
 
 def merged_rope(text: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,8 @@ from typing import Any
 
 from qwen_engine.planning.architectures import ARCHITECTURES, runnable
 from qwen_engine.planning.errors import UnsupportedModelError
-from qwen_engine.planning.shape import (
-    ModelShape,
-    architecture_name,
-    positive_int,
-    read_model_facts,
-    text_config,
-)
+from qwen_engine.planning.fields import positive_int, text_config
+from qwen_engine.planning.shape import ModelShape, architecture_name, read_model_facts
 
 
 def parse_model_config(config: Mapping[str, Any], *, model_id: str) -> ModelShape:

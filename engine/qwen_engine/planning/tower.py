@@ -1,7 +1,7 @@
 """The vision towers that published models carry: their parameters, and the largest picture.
 
-Facts for pricing only, of every family the planner knows (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral
-as in Mistral 3). Called by `shape` and `weights`.
+`TowerFacts` are for pricing only: Qwen2-VL, Qwen2.5-VL, Pixtral as in Mistral 3. Qwen3-VL's tower,
+which runs here, is `vision`'s. Called by `shape` and `weights`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from qwen_engine.planning.vision import VisionShape, parse_vision_config, vision_parameter_shapes
+
 TowerKind = Literal["qwen2", "qwen2.5", "qwen3", "pixtral"]
-# Tokens of the largest picture that the published processors let through: Qwen3-VL 16,777,216
-# pixels of 32 × 32 per token, Qwen2(.5)-VL 12,845,056 of 28 × 28 (their preprocessor_config.json);
-# Mistral 3: sides of 1,540 pixels, 28 × 28 per token.
+# Tokens of the largest picture that the published processors let through: Qwen2(.5)-VL
+# 12,845,056 pixels of 28 × 28 per token (preprocessor_config.json); Mistral 3: sides of 1,540.
 _LARGEST_IMAGE_TOKENS: Mapping[TowerKind, int] = {
-    "qwen2": 16_384, "qwen2.5": 16_384, "qwen3": 16_384, "pixtral": 3_025,
+    "qwen2": 16_384, "qwen2.5": 16_384, "pixtral": 3_025,
 }  # fmt: skip
 Shape = tuple[int, ...]
 
@@ -26,7 +27,6 @@ class TowerFacts:
 
     Attributes:
         merge: patches that become one token of the text model.
-        taps: merged outputs of inner blocks that go to the text model beside the last (DeepStack).
     """
 
     kind: TowerKind
@@ -37,8 +37,6 @@ class TowerFacts:
     patch_size: int
     temporal_patch_size: int
     merge: int
-    num_positions: int
-    taps: int
 
     @property
     def largest_image_tokens(self) -> int:
@@ -52,13 +50,25 @@ class TowerFacts:
     @property
     def embedding_size(self) -> int:
         """Values the tower gives per token."""
-        return self.out_hidden_size * (1 + self.taps)
+        return self.out_hidden_size
 
 
-def parse_tower(kind: TowerKind, config: Mapping[str, Any], text_hidden: int) -> TowerFacts | None:
-    """Read `vision_config`; None where it has no dimensions, as in a text-only export."""
+Tower = TowerFacts | VisionShape
+
+
+def parse_tower(kind: TowerKind, config: Mapping[str, Any], text_hidden: int) -> Tower | None:
+    """Read `vision_config`; None where there is none, as in a text-only export.
+
+    Raises:
+        UnsupportedModelError: a feature of Qwen3-VL's that is not known.
+        InvalidConfigError: a field of Qwen3-VL's is missing or cannot be right.
+    """
     vision = config.get("vision_config")
-    if not isinstance(vision, Mapping) or not vision.get("hidden_size"):
+    if isinstance(vision, Mapping) and not vision.get("hidden_size"):
+        return None
+    if kind == "qwen3":
+        return parse_vision_config(config)
+    if not isinstance(vision, Mapping):
         return None
 
     def size(name: str, default: int) -> int:
@@ -68,34 +78,29 @@ def parse_tower(kind: TowerKind, config: Mapping[str, Any], text_hidden: int) ->
     hidden = size("hidden_size", 1)
     if kind == "qwen2":  # its config names the text's width hidden_size, its own embed_dim
         hidden = size("embed_dim", hidden)
-    indexes = vision.get("deepstack_visual_indexes")
-    num_taps = len(indexes) if isinstance(indexes, list) else size("num_deepstack_layers", 3)
     return TowerFacts(
         kind=kind,
         depth=size("depth", size("num_hidden_layers", 24)),
         hidden_size=hidden,
         intermediate_size=size("intermediate_size", int(hidden * vision.get("mlp_ratio", 4))),
         out_hidden_size=size("out_hidden_size", text_hidden),
-        patch_size=size("patch_size", 16 if kind == "qwen3" else 14),
+        patch_size=size("patch_size", 14),
         temporal_patch_size=1 if kind == "pixtral" else size("temporal_patch_size", 2),
         merge=size("spatial_merge_size", 2) ** 2,
-        num_positions=size("num_position_embeddings", 2304) if kind == "qwen3" else 0,
-        taps=num_taps if kind == "qwen3" else 0,
     )
 
 
-def tower_shapes(tower: TowerFacts) -> Iterator[Shape]:
+def tower_shapes(tower: Tower) -> Iterator[Shape]:
     """Yield the shape of every parameter."""
-    hidden, merged = tower.hidden_size, tower.hidden_size * tower.merge
-    yield (hidden, tower.patch_values)
-    if tower.kind == "qwen3":
-        yield (hidden,)
-        yield (tower.num_positions, hidden)
+    if isinstance(tower, VisionShape):
+        for _, shape in vision_parameter_shapes(tower):
+            # A convolution whose stride is its kernel is a matrix.
+            yield (shape[0], tower.patch_values) if len(shape) == 5 else shape
+        return
+    yield (tower.hidden_size, tower.patch_values)
     for _ in range(tower.depth):
         yield from _block_shapes(tower)
-    yield from _merger_shapes(tower, hidden)
-    for _ in range(tower.taps):
-        yield from _merger_shapes(tower, merged)
+    yield from _merger_shapes(tower)
 
 
 def _block_shapes(tower: TowerFacts) -> Iterator[Shape]:
@@ -112,16 +117,16 @@ def _block_shapes(tower: TowerFacts) -> Iterator[Shape]:
         yield (hidden,)
 
 
-def _merger_shapes(tower: TowerFacts, normed: int) -> Iterator[Shape]:
+def _merger_shapes(tower: TowerFacts) -> Iterator[Shape]:
     merged, out = tower.hidden_size * tower.merge, tower.out_hidden_size
-    yield (normed,)
+    yield (tower.hidden_size,)
     if tower.kind == "pixtral":  # Mistral 3: merge, then two matrices of the text's width
         yield (tower.hidden_size, merged)
         yield (out, tower.hidden_size)
         yield (out, out)
         return
     if tower.kind != "qwen2.5":
-        yield (normed,)
+        yield (tower.hidden_size,)
     for rows, cols in ((merged, merged), (out, merged)):
         yield (rows, cols)
         yield (rows,)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from qwen_engine.planning.errors import InvalidConfigError, UnsupportedModelError
-from qwen_engine.planning.shape import positive_int, text_config
+from qwen_engine.planning.fields import positive_int, text_config
 
 # Of every published Qwen3-VL; a checkpoint's config.json may say otherwise.
 DEFAULT_TOKEN_IDS = {
@@ -22,6 +22,8 @@ DEFAULT_TOKEN_IDS = {
     "vision_start_token_id": 151652,
     "vision_end_token_id": 151653,
 }
+# By depth of the published towers, for a config.json that does not name them.
+_PUBLISHED_TAPS = {24: [5, 11, 17], 27: [8, 16, 24]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class VisionShape:
         merge_size: so many patches, squared, become one token of the text model.
         grid_side: side of the learned grid of positions.
         taps: blocks whose output, merged, is added after the first layers of the text model.
+        image_pixels: the most that the checkpoint's processor lets through; video_pixels: of all
+            frames of a video together. Those published, where its files are not at hand.
     """
 
     depth: int
@@ -57,6 +61,30 @@ class VisionShape:
     taps: tuple[int, ...]
     rope_theta: float
     tokens: VisionTokens
+    image_pixels: int = 16_777_216
+    video_pixels: int = 25_165_824
+
+    @property
+    def kind(self) -> Literal["qwen3"]:
+        return "qwen3"
+
+    @property
+    def merge(self) -> int:
+        """Patches that become one token of the text model."""
+        return self.merge_size**2
+
+    @property
+    def token_pixels(self) -> int:
+        """Pixels of a picture that become one token."""
+        return self.patch_size**2 * self.merge
+
+    @property
+    def largest_image_tokens(self) -> int:
+        return max(1, self.image_pixels // self.token_pixels)
+
+    @property
+    def largest_video_tokens(self) -> int:
+        return max(1, self.video_pixels // (self.token_pixels * self.temporal_patch_size))
 
     @property
     def head_dim(self) -> int:
@@ -94,7 +122,7 @@ def parse_vision_config(config: Mapping[str, Any]) -> VisionShape | None:
         raise UnsupportedModelError(
             f"the vision tower has hidden_act={activation!r}; only 'gelu_pytorch_tanh' is supported"
         )
-    hidden, heads = positive_int(vision, "hidden_size"), positive_int(vision, "num_heads")
+    hidden, heads = positive_int(vision, "hidden_size"), positive_int(vision, "num_heads", 16)
     if hidden % (4 * heads):
         raise InvalidConfigError(
             "vision_config.num_heads", heads, f"must divide hidden_size={hidden} in multiples of 4"
@@ -167,8 +195,8 @@ def _merger_shapes(
 
 
 def _out_hidden_size(vision: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    out = positive_int(vision, "out_hidden_size")
     text = positive_int(text_config(config), "hidden_size")
+    out = positive_int(vision, "out_hidden_size", text)
     if out != text:
         raise InvalidConfigError(
             "vision_config.out_hidden_size", out, f"must be the text model's hidden_size={text}"
@@ -185,7 +213,7 @@ def _grid_side(vision: Mapping[str, Any]) -> int:
 
 
 def _taps(vision: Mapping[str, Any], depth: int, config: Mapping[str, Any]) -> tuple[int, ...]:
-    taps = vision.get("deepstack_visual_indexes", [])
+    taps = vision.get("deepstack_visual_indexes", _PUBLISHED_TAPS.get(depth, []))
     is_list = isinstance(taps, list) and all(type(tap) is int for tap in taps)
     if not is_list or taps != sorted(set(taps)) or not all(0 <= tap < depth for tap in taps):
         raise InvalidConfigError(

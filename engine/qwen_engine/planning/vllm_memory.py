@@ -13,7 +13,7 @@ from math import prod
 from qwen_engine.planning.device import Device
 from qwen_engine.planning.quantities import MIB, ceil_div
 from qwen_engine.planning.shape import BYTES_PER_ELEMENT, ModelShape
-from qwen_engine.planning.tower import TowerFacts, tower_shapes
+from qwen_engine.planning.tower import Tower, tower_shapes
 from qwen_engine.planning.vllm_step import VllmStart, VllmStep
 from qwen_engine.planning.weights import (
     checkpoint_factor,
@@ -81,7 +81,7 @@ def rotary_bytes(model: ModelShape) -> int:
 
 def deepstack_bytes(model: ModelShape, step: VllmStep) -> int:
     """Return the buffers that bring the tower's inner outputs to the first layers."""
-    taps = model.tower.taps if model.tower else 0
+    taps = len(model.vision.taps) if model.vision else 0
     return taps * step.max_num_batched_tokens * model.hidden_size * _SIZE
 
 
@@ -151,7 +151,7 @@ def _sampler_peak(start: VllmStart, step: VllmStep) -> int:
     return int(step.max_num_seqs * model.vocab_size * each) + hidden
 
 
-def _encoder_load(tower: TowerFacts | None, start: VllmStart, step: VllmStep) -> tuple[int, int]:
+def _encoder_load(tower: Tower | None, start: VllmStart, step: VllmStep) -> tuple[int, int]:
     """Return the tokens that the profile run's pictures make, and the rows kept beside them."""
     if tower is None:
         return 0, 0

@@ -109,15 +109,9 @@ def table_bytes(model: ModelShape, size: int, tensor_parallel_size: int = 1) -> 
     return each * (1 if model.tie_word_embeddings else 2)
 
 
-def tower_bytes(model: ModelShape, dtype: DTypeName, tensor_parallel_size: int = 1) -> int:
-    """Return the bytes of the vision tower on one GPU: its matrices sharded, the rest whole."""
-    if model.tower is None:
-        return 0
-    size, t = BYTES_PER_ELEMENT[dtype], tensor_parallel_size
-    return sum(
-        ceil_div(prod(shape), t if len(shape) == 2 else 1) * size
-        for shape in tower_shapes(model.tower)
-    )
+def tower_bytes(model: ModelShape, dtype: DTypeName) -> int:
+    """Return the bytes of the vision tower in our own engine, which keeps all of it unpacked."""
+    return num_tower_parameters(model) * BYTES_PER_ELEMENT[dtype]
 
 
 def layer_matrices(

@@ -1,4 +1,7 @@
-"""Right requests: what the openai client gets from a real server."""
+"""Right requests: what the openai client gets from a real server.
+
+Covers API-053 and -063 of the reported cases.
+"""
 
 import json
 from typing import Any

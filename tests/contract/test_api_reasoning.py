@@ -1,6 +1,6 @@
 """Thinking apart from answers, on the real path: real tokenizer and template, a model that thinks.
 
-Covers API-005, -011 and -013 of the reported cases, and text in several scripts.
+Covers API-001, -005, -011 and -013 of the reported cases, and text in several scripts.
 """
 
 from collections.abc import Callable

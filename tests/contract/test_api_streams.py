@@ -1,4 +1,7 @@
-"""Clients that go away, and what the blocks do meanwhile."""
+"""Clients that go away, and what the blocks do meanwhile.
+
+Covers API-065 of the reported cases.
+"""
 
 import asyncio
 import json

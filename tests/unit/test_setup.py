@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.cluster.paths import REPOSITORY
-from tests.setup import venv
+from tests.setup import chainlit, venv
 from tests.setup.debian import Need, ensure_packages
 from tests.setup.steps import SetupError, run_logged
 
@@ -80,6 +80,26 @@ def test_a_failed_command_shows_the_end_of_its_output(
     monkeypatch.setenv("QWEN_CACHE_DIR", str(tmp_path))
     with pytest.raises(SetupError, match="no route to the index"):
         run_logged(["sh", "-c", "echo no route to the index; exit 3"], log="x.log")
+
+
+def test_chainlit_is_set_up_once_and_where_it_cannot_be_had_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QWEN_CACHE_DIR", str(tmp_path))
+    made: list[Path] = []
+
+    def make(target: Path, requirements: tuple[str, ...]) -> None:
+        made.append(target)
+        if len(made) == 1:
+            raise SetupError("no route to the index")
+        target.mkdir(parents=True)
+
+    monkeypatch.setattr(chainlit, "make_venv_of_its_own", make)
+    chainlit.ensure_chainlit()
+    assert "missing: Chainlit; its test will be skipped: no route" in capsys.readouterr().out
+    chainlit.ensure_chainlit()
+    chainlit.ensure_chainlit()
+    assert made == [chainlit.chainlit_program().parents[1]] * 2
 
 
 def test_make_without_a_target_lists_every_documented_target() -> None:

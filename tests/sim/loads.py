@@ -1,8 +1,9 @@
 """The loads: who arrives when, with how long a prompt and how long an answer.
 
 Fixed before the signal was tuned. `TUNING` may be looked at while tuning; `KEPT` are two shapes
-that nothing was tuned on, and only the report runs them. All are three hours of an inhomogeneous
-Poisson process whose rate is rough by itself: real traffic is burstier than Poisson.
+that nothing was tuned on, and only the report runs them (`stairs` and `viral` were such until a
+report had been looked at). All are three hours of an inhomogeneous Poisson process whose rate is
+rough by itself: real traffic is burstier than Poisson.
 """
 
 from __future__ import annotations
@@ -150,6 +151,19 @@ def _viral(t: np.ndarray, _: np.random.Generator) -> Course:
     return _course(rate, 1, prompt=1100 + 900 * np.minimum(since / 120, 1) * 0.5 ** (since / 900))
 
 
+def _batch(t: np.ndarray, _: np.random.Generator) -> Course:
+    """Let a nightly job with long prompts and short answers join the chat for an hour."""
+    job = np.interp(t, [0, 3600, 3720, 7200, 7320], [0, 0, 4, 4, 0])
+    prompt, output = (3 * 1100 + job * 3000) / (3 + job), (3 * 900 + job * 300) / (3 + job)
+    return _course(3 + job, 1, prompt=prompt, output=output)
+
+
+def _working_day(t: np.ndarray, _: np.random.Generator) -> Course:
+    """Let people come within half an hour, go to lunch, come back, and leave."""
+    at = [0, 1200, 2700, 4500, 5100, 6000, 6600, 8700, 9900]
+    return _course(np.interp(t, at, [1.5, 1.5, 7.5, 7.5, 4.5, 4.5, 7, 7, 1.5]), 2)
+
+
 TUNING: dict[str, Shape] = {
     "ramp": _ramp,
     "spike x5": _spike,
@@ -160,6 +174,8 @@ TUNING: dict[str, Shape] = {
     "bursty": _bursty,
     "growing outputs": _growing_outputs,
     "growing prompts": _growing_prompts,
+    "stairs": _stairs,
+    "viral": _viral,
 }
-KEPT: dict[str, Shape] = {"stairs": _stairs, "viral": _viral}
+KEPT: dict[str, Shape] = {"batch": _batch, "working day": _working_day}
 SHAPES: dict[str, Shape] = {**TUNING, **KEPT}

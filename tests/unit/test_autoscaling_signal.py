@@ -13,6 +13,7 @@ from qwen_operator.autoscaling.history import History
 from qwen_operator.autoscaling.hpa_value import hpa_value
 from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
 from qwen_operator.autoscaling.signal import Signal, decide
+from qwen_operator.autoscaling.tuning import DEFAULT_TUNING, Tuning
 
 CAPACITY = Capacity(blocks=1000, sequences=50)
 Scene = Callable[[float], Observation]
@@ -53,7 +54,7 @@ def _steady(used: Sequence[int], **changed: object) -> Scene:
         ([500, 500], 2, "Enough"),
         ([900, 900], 3, "BlocksNeeded"),
         ([1000, 1000, 1000], 5, "BlocksNeeded"),
-        ([100] * 10, 2, "BlocksSpare"),
+        ([100] * 10, 3, "BlocksSpare"),
     ],
 )
 def test_a_steady_load_gets_the_replicas_that_leave_the_target_free(
@@ -101,12 +102,22 @@ def test_a_pool_that_empties_is_never_exhausted() -> None:
 
 
 def test_growth_is_met_before_it_arrives() -> None:
-    growing: Scene = lambda at: _seen(at, [int(100 + 2 * at)] * 2, cold_start_seconds=300.0)  # noqa: E731
-    _, grown = _watch(growing, 225)
-    _, still = _watch(_steady([550, 550], cold_start_seconds=300.0), 225)
-    assert still.replicas == 2
-    assert grown.replicas is not None
-    assert grown.replicas > 2
+    def growing(at: float) -> Observation:
+        used = int(100 + 5 * max(0.0, at - 210))
+        return _seen(at, [used] * 2, cold_start_seconds=120.0)
+
+    _, grown = _watch(growing, 300)
+    _, still = _watch(_steady([550, 550], cold_start_seconds=120.0), 300)
+    assert (still.replicas, grown.replicas) == (2, 3)
+
+
+def test_growth_that_may_be_noise_is_left_to_the_headroom() -> None:
+    def wavering(at: float) -> Observation:
+        return _seen(at, [400 if at < 240 else 500] * 2)
+
+    _, wavered = _watch(wavering, 300)
+    _, still = _watch(_steady([500, 500]), 300)
+    assert wavered.needed == still.needed
 
 
 def test_a_longer_cold_start_asks_for_more_of_the_same_growth() -> None:
@@ -145,16 +156,30 @@ def test_slots_run_out_as_blocks_do() -> None:
     assert signal.replicas == 3
 
 
-def test_scale_in_waits_for_a_quarter_of_an_hour_of_less() -> None:
+def test_scale_in_waits_for_ten_minutes_of_less() -> None:
     history, _ = _watch(_steady([600] * 4), 1000)
-    history, soon = _watch(_steady([100] * 4), 850, history)
-    _, later = _watch(_steady([100] * 4), 150, history)
+    history, soon = _watch(_steady([50] * 4), 550, history)
+    _, later = _watch(_steady([50] * 4), 150, history)
     assert (soon.replicas, later.replicas) == (4, 1)
+
+
+def test_a_scale_in_leaves_half_as_much_again_of_a_small_need_and_less_of_a_large_one() -> None:
+    assert DEFAULT_TUNING.scale_in_spare(2.0) == 1.0
+    assert DEFAULT_TUNING.scale_in_spare(9.0) == pytest.approx(2.7)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.2, 0.37, 0.5])
+def test_the_free_ratio_holds_at_three_replicas(ratio: float) -> None:
+    tuning = Tuning(free_ratio=ratio)
+    held = 3 * (1 - ratio) / tuning.block_fill
+    assert tuning.with_headroom(held) == pytest.approx(3.0)
+    assert tuning.with_headroom(held / 3) >= 1.0
+    assert tuning.with_headroom(held * 3) <= 9.0
 
 
 def test_an_operator_that_has_just_started_scales_out_but_not_in() -> None:
     _, full = _watch(_steady([990, 990]), 30)
-    _, empty = _watch(_steady([0, 0]), 800)
+    _, empty = _watch(_steady([0, 0]), 550)
     assert full.reason == "BlocksNeeded"
     assert (empty.replicas, empty.reason) == (2, "LookingBack")
 

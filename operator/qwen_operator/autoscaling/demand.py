@@ -13,6 +13,7 @@ from qwen_operator.autoscaling.tuning import Tuning
 _LEAST_HELD = 0.3  # replicas; caps are relative to what is held, and there must be a way from 0
 _ENOUGH_FINISHED = 10  # requests, to know what one costs
 _STUCK_SHARE = 0.1
+_SMOOTHED_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +73,16 @@ def measure_demand(
     )
 
 
-def growth_rate(history: History, tuning: Tuning, seconds: float) -> float:
-    """Return how fast the level rises, replicas per second, less the doubt; 0 if it does not.
+def growth(history: History, seconds: float) -> float:
+    """Return by how many replicas the level has risen within so long; 0 if it has not.
 
-    The least-squares slope over the window, less its standard error.
+    Not a slope by least squares: that lags half a window behind, and its doubt is largest just when
+    a rise begins.
     """
-    start = history.now.at - seconds
-    points = [(frame.at - start, frame.level) for frame in history.frames if frame.at >= start]
-    if len(points) < 4:
-        return 0.0
-    mean_at = sum(at for at, _ in points) / len(points)
-    mean = sum(level for _, level in points) / len(points)
-    spread = sum((at - mean_at) ** 2 for at, _ in points)
-    slope = sum((at - mean_at) * (level - mean) for at, level in points) / spread
-    rest = sum((level - mean - slope * (at - mean_at)) ** 2 for at, level in points)
-    error = math.sqrt(rest / (len(points) - 2) / spread)
-    return max(0.0, slope - tuning.growth_doubt * error)
+    end = history.now.at - seconds
+    start = end - _SMOOTHED_SECONDS
+    before = [frame.level for frame in history.frames if start <= frame.at <= end]
+    return max(0.0, history.now.level - sum(before) / len(before)) if before else 0.0
 
 
 def _load(blocks: float, sequences: float, capacity: Capacity) -> Load:

@@ -53,11 +53,10 @@ class History:
         older = (frame for frame in reversed(self.frames) if frame.at <= limit)
         return next(older, self.frames[0])
 
-    def peak(self, seconds: float, *, rare: float = 0.0) -> float:
-        """Return the largest need of the last so many seconds, without the rarest share of it."""
+    def peak(self, seconds: float) -> float:
+        """Return the largest need of the last so many seconds."""
         start = self.now.at - seconds - _BUCKET_SECONDS
-        needs = sorted((need for at, need in self.needs if at > start), reverse=True)
-        return needs[int(rare * len(needs))] if needs else 0.0
+        return max((need for at, need in self.needs if at > start), default=0.0)
 
 
 def observe(history: History, seen: Observation) -> History:

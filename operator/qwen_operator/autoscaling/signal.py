@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from qwen_operator.autoscaling.demand import Demand, Load, growth_rate, measure_demand
+from qwen_operator.autoscaling.demand import Demand, Load, growth, measure_demand
 from qwen_operator.autoscaling.history import (
     NEEDS_SECONDS,
     REGRETS_KEPT_SECONDS,
@@ -22,7 +22,7 @@ from qwen_operator.autoscaling.tuning import DEFAULT_TUNING, Tuning
 
 NET_RATE_SECONDS = 60.0  # the window of net_blocks_per_second
 _DELAY_SECONDS = 15.0  # scrape and HPA, before a cold start begins
-_LEAST_FILL = 0.45
+_LEAST_FILL = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +68,9 @@ def decide(
     horizon = seen.cold_start_seconds + _DELAY_SECONDS
     fill = _fill(history, horizon, tuning)
     demand = measure_demand(history, seen.pods, seen.capacity, tuning)
-    level = demand.replicas(fill)
+    level = tuning.with_headroom(demand.replicas(fill))
     history = remember_level(history, level)
-    needed = max(level, _needed_later(history, level * fill.blocks, horizon, tuning))
+    needed = _needed_later(history, horizon, tuning)
     history = remember_need(history, level)
     replicas, reason = _size(history, seen, needed, tuning)
     return history, _signal(history, seen, demand, (needed, replicas, reason))
@@ -83,9 +83,9 @@ def look_back_seconds(history: History, tuning: Tuning) -> float:
 
 
 def _fill(history: History, horizon: float, tuning: Tuning) -> Load:
-    """Return how full replicas may be on average."""
+    """Return how full replicas may be on average, before head-room is added."""
     margin = tuning.margin(horizon)
-    blocks = 1.0 - tuning.free_ratio - margin
+    blocks = tuning.block_fill - margin
     gaps = [frame.gap for frame in history.frames if frame.gap is not None]
     if len(gaps) > 12:
         gap = sum(gaps) / len(gaps)
@@ -93,11 +93,12 @@ def _fill(history: History, horizon: float, tuning: Tuning) -> Load:
     return Load(max(blocks, _LEAST_FILL), tuning.slot_fill - margin)
 
 
-def _needed_later(history: History, worth: float, horizon: float, tuning: Tuning) -> float:
-    """Return the replicas that would be full when one ordered now is ready."""
-    window = min(max(horizon, 60.0), 600.0)
-    growth = growth_rate(history, tuning, window) * horizon
-    return worth * (1 + min(growth / max(history.now.level, 1e-9), tuning.growth_cap)) / tuning.full
+def _needed_later(history: History, horizon: float, tuning: Tuning) -> float:
+    """Return the replicas needed when one ordered now is ready: it goes on as it did so long."""
+    window = min(max(horizon, 45.0), 600.0)
+    level = history.now.level
+    more = growth(history, window) * horizon / window
+    return level + max(0.0, more - tuning.growth_ignored * level)
 
 
 def _size(
@@ -112,11 +113,8 @@ def _size(
         return seen.replicas, "Enough"
     if held := _why_hold(history, seen, tuning):
         return seen.replicas, held
-    peak = max(
-        history.peak(tuning.look_back_seconds),
-        history.peak(look_back_seconds(history, tuning), rare=tuning.rare),
-    )
-    fits = max(1, wanted, math.ceil(peak / tuning.slack))
+    peak = history.peak(look_back_seconds(history, tuning))
+    fits = max(1, wanted, math.ceil(peak + tuning.scale_in_spare(peak)))
     return (fits, "BlocksSpare") if fits < seen.replicas else (seen.replicas, "Enough")
 
 

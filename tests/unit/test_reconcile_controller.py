@@ -44,7 +44,7 @@ class MemoryCluster:
         if errors := self.refuse.get(kind):
             raise errors.pop(0)
 
-    async def fetch(self, kind: Kind, namespace: str, name: str) -> Any:
+    async def fetch(self, kind: Kind, namespace: str | None, name: str) -> Any:
         self._check(f"fetch {kind.kind}")
         return self.about if kind is api.QWEN_DEPLOYMENT else self.children.get(kind.kind)
 
@@ -60,6 +60,10 @@ class MemoryCluster:
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._check(manifest["kind"])
         self.children[manifest["kind"]] = copy.deepcopy(dict(manifest))
+
+    async def delete(self, manifest: Mapping[str, Any]) -> None:
+        self._check("delete")
+        self.children.pop(manifest["kind"], None)
 
     async def apply_status(self, about: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         self._check("status")

@@ -166,7 +166,8 @@ def _is_autoscaler_taken(observed: Observed, mine: Observed) -> bool:
 
 def _scaling(observed: Observed, mine: Observed, name: str) -> ScalingView | None:
     """Return what is decided, with the problem if the HPA's name is in use."""
-    if not _is_autoscaler_taken(observed, mine):
+    there = observed.autoscaler
+    if there is None or mine.autoscaler is not None or resources.is_left_over(there, name):
         return observed.scaling
     problem = Problem(
         "NameTaken",

@@ -97,6 +97,26 @@ async def test_one_look_applies_children_then_writes_status_then_tells() -> None
     assert [event["reason"] for event in cluster.events] == ["PlanFits"]
 
 
+async def test_autoscaling_makes_an_hpa_says_what_is_missing_and_unmakes_it() -> None:
+    about = resource()
+    about["spec"]["autoscaling"] = {"maxReplicas": 3}
+    cluster = MemoryCluster(about)
+    controller = Controller(cluster, SETTINGS)
+    controller.start()
+    try:
+        await until(lambda: cluster.status_writes)
+        assert "HorizontalPodAutoscaler" in cluster.children
+        assert cluster.about is not None
+        conditions = {c["type"]: c["reason"] for c in cluster.about["status"]["conditions"]}
+        assert conditions["Autoscaling"] == "MetricsApiOff"
+        cluster.about["spec"]["autoscaling"]["enabled"] = False
+        controller.add("ns", "chat")
+        await until(lambda: "HorizontalPodAutoscaler" not in cluster.children)
+        await until(lambda: len(cluster.about["status"]["conditions"]) == len(conditions) - 1)
+    finally:
+        await controller.stop()
+
+
 async def test_an_api_that_is_away_for_a_moment_is_asked_again() -> None:
     cluster = MemoryCluster(resource())
     cluster.refuse["Service"] = [UnavailableError(503, "", "etcd leader changed")]

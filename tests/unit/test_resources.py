@@ -27,6 +27,7 @@ PLAN = {
         {"flag": "--enable-prefix-caching", "value": "true", "reason": "…"},
     ],
     "loadBytes": 1_192_099_840,
+    "device": {"count": 1},
 }
 HOST_LEDGER = [
     {"component": "host-runtime", "bytes": 734_003_200},
@@ -70,7 +71,8 @@ def render(spec: dict[str, Any]) -> dict[str, Any]:
     parsed = parse_spec(spec)
     on_gpu = parsed.gpu.count > 0
     selector = {"nvidia.com/gpu.product": "NVIDIA-L4"} if on_gpu else {}
-    plan = {**PLAN, "hostLedger": HOST_LEDGER} if on_gpu else PLAN
+    plan = {**PLAN, "device": {"count": parsed.gpu.count}}
+    plan |= {"hostLedger": HOST_LEDGER} if on_gpu else {}
     planned = Planned(plan, selector, None if on_gpu else 6 * 2**30)
     return build_pod_template("chat", parsed, planned, image=parsed.engine.image or "engine:1")
 
@@ -200,7 +202,7 @@ def test_defaults_never_ask_for_more_than_the_limit(
     spec: dict[str, Any], memory: int | None, expected: dict[str, Any]
 ) -> None:
     parsed = parse_spec({"model": {"id": "a/b"}, **spec})
-    assert build_resources(parsed, memory, swap_bytes=0) == expected
+    assert build_resources(parsed, memory, swap_bytes=0, num_gpus=parsed.gpu.count) == expected
 
 
 def test_a_decision_is_read_back_from_the_deployment_as_it_was_written() -> None:

@@ -37,14 +37,19 @@ SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 POD = Kind("v1", "Pod", "pods")
 NODE = Kind("v1", "Node", "nodes")
 EVENT = Kind("v1", "Event", "events")
-KINDS = {kind.kind: kind for kind in (QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT)}
+AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+API_SERVICE = Kind("apiregistration.k8s.io/v1", "APIService", "apiservices")
+CLUSTER_ROLE = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
+CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
+_APPLIED = (QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, AUTOSCALER, API_SERVICE)
+KINDS = {kind.kind: kind for kind in _APPLIED}
 
 
 class Cluster(Protocol):
     """What the controller asks of the API. Every method raises ApiError."""
 
-    async def fetch(self, kind: Kind, namespace: str, name: str) -> Json | None:
-        """Return one object; None if there is none."""
+    async def fetch(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
+        """Return one object, of no namespace where the kind has none; None if there is none."""
         ...
 
     async def fetch_all(
@@ -55,6 +60,10 @@ class Cluster(Protocol):
 
     async def apply(self, manifest: Json) -> None:
         """Apply an object server-side as this operator, taking over fields others hold."""
+        ...
+
+    async def delete(self, manifest: Json) -> None:
+        """Delete this very object; one that is gone, or another by now, is let be."""
         ...
 
     async def apply_status(self, resource: Json, status: Json) -> None:

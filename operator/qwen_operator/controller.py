@@ -7,6 +7,7 @@ so a lost or late event costs time and never correctness. Knows nothing of kopf.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,15 +20,27 @@ from qwen_operator.cluster import Cluster
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
 from qwen_operator.events import build_events
 from qwen_operator.gpu_nodes import GpuNodes
-from qwen_operator.pods import parse_pods
+from qwen_operator.metrics_api.registration import MetricsApi
+from qwen_operator.metrics_api.server import MetricsServer
+from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.readings import Readings
 from qwen_operator.reconcile import Observed, Outcome, news, reconcile, with_failure
+from qwen_operator.scaling import Scaler
+from qwen_operator.scaling_facts import read_facts
+from qwen_operator.scaling_view import ScalingView
 from qwen_operator.settings import Settings
 from qwen_operator.work_queue import WorkQueue
 
 Json = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
 _WORKERS = 4
+_REGISTRATION_SECONDS = 10.0  # between looks at who serves the metrics API
+_NO_METRICS_API = Problem(
+    "MetricsApiOff",
+    "this operator was installed without its metrics API, so the HorizontalPodAutoscaler finds no "
+    "figure: turn it on (chart: metricsApi.enabled), or disable spec.autoscaling and scale with "
+    "KEDA or prometheus-adapter",
+)
 _HEARTBEAT: Key = ("", "")  # goes through the queue like any key, and proves that workers work
 _MISSED_BEATS = 3
 _NAMESPACE_GOES = "because it is being terminated"  # and all in it: nothing is made, or told
@@ -38,7 +51,10 @@ class Controller:
     """Keeps every QwenDeployment as its spec says."""
 
     def __init__(
-        self, cluster: Cluster, settings: Settings, clock: Callable[[], float] = time.monotonic
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -46,6 +62,11 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._nodes = GpuNodes(cluster, clock)
         self._readings = Readings()
+        self._scaler = Scaler(clock, _today)
+        self._metrics_api: MetricsApi | None = None
+        if settings.metrics_place is not None:
+            server = MetricsServer(settings.metrics_port, self._scaler.figures)
+            self._metrics_api = MetricsApi(cluster, settings.metrics_place, server, _today)
         self._known: set[Key] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._last_beat = clock()
@@ -56,6 +77,8 @@ class Controller:
         loops = [self._work() for _ in range(_WORKERS)]
         loops.append(self._every(self._settings.resync_seconds, self._resync))
         loops.append(self._every(self._settings.scrape_seconds, self._scrape))
+        loops.append(self._every(self._settings.autoscaling_seconds, self._scale))
+        loops.append(self._every(_REGISTRATION_SECONDS, self._register))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
@@ -65,6 +88,9 @@ class Controller:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._readings.close()
+        await self._scaler.close()
+        if self._metrics_api is not None:
+            await self._metrics_api.close()
 
     def add(self, namespace: str, name: str) -> None:
         """Have a QwenDeployment looked at soon."""
@@ -105,8 +131,17 @@ class Controller:
                 self.add(found["metadata"]["namespace"], found["metadata"]["name"])
 
     async def _scrape(self) -> None:
-        for key in await self._readings.refresh():
+        for key in {*await self._readings.refresh(), *self._scaler.tell()}:
             self._queue.add(key)
+
+    async def _scale(self) -> None:
+        for key in await self._scaler.refresh():
+            self._queue.add(key)
+
+    async def _register(self) -> None:
+        if self._metrics_api is not None and await self._metrics_api.check():
+            for key in self._known:
+                self._queue.add(key)
 
     async def _work(self) -> None:
         while True:
@@ -132,6 +167,7 @@ class Controller:
         if resource is None:
             self._known.discard(key)
             self._readings.forget(key)
+            self._scaler.follow(key, None)
             return True
         observed = await self._observe(key, resource)
         now = _now()
@@ -158,22 +194,37 @@ class Controller:
     async def _observe(self, key: Key, resource: Json) -> Observed:
         namespace, name = key
         selector = f"{names.OWNER_LABEL}={name}"
-        deployment, service, account, pods = await asyncio.gather(
+        deployment, service, account, autoscaler, pods = await asyncio.gather(
             self._cluster.fetch(api.DEPLOYMENT, namespace, name),
             self._cluster.fetch(api.SERVICE, namespace, name),
             self._cluster.fetch(api.SERVICE_ACCOUNT, namespace, name),
+            self._cluster.fetch(api.AUTOSCALER, namespace, name),
             self._cluster.fetch_all(api.POD, namespace, selector=selector),
         )
-        await self._readings.follow(key, parse_pods(pods))
+        facts = parse_pods(pods)
+        await self._readings.follow(key, facts)
+        self._scaler.follow(key, read_facts(resource, deployment, facts))
         on_gpu = ((resource["spec"].get("gpu") or {}).get("count", 1)) != 0
         return Observed(
             deployment=deployment,
             service=service,
             service_account=account,
+            autoscaler=autoscaler,
             pods=tuple(pods),
             nodes=await self._nodes.fetch() if on_gpu else (),
             readings=dict(self._readings.of(key)),
+            scaling=self._view(key),
         )
+
+    def _view(self, key: Key) -> ScalingView | None:
+        """Return what is decided; None while this operator has not looked yet."""
+        view = self._scaler.view(key)
+        if self._metrics_api is None:
+            return dataclasses.replace(view or ScalingView(), problem=_NO_METRICS_API)
+        problem = self._metrics_api.problem
+        if view is None or (problem is not None and problem.reason == "Starting"):
+            return None
+        return dataclasses.replace(view, problem=problem)
 
     async def _carry_out(self, key: Key, outcome: Outcome, now: str) -> tuple[Outcome, bool]:
         for manifest in outcome.apply:
@@ -185,6 +236,9 @@ class Controller:
                 logger.warning("%s/%s: %s refused: %s", *key, manifest["kind"], error)
                 return with_failure(outcome, f"{manifest['kind']}: {error}", now), False
             logger.info("%s/%s: applied its %s", *key, manifest["kind"])
+        for live in outcome.delete:
+            await self._cluster.delete(live)
+            logger.info("%s/%s: deleted its %s", *key, live["kind"])
         return outcome, True
 
     async def _publish(self, key: Key, resource: Json, outcome: Outcome, now: str) -> None:
@@ -201,5 +255,9 @@ class Controller:
                 logger.warning("%s/%s: the event could not be recorded: %s", *key, error)
 
 
+def _today() -> datetime:
+    return datetime.now(UTC)
+
+
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _today().strftime("%Y-%m-%dT%H:%M:%SZ")

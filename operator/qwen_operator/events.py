@@ -13,6 +13,15 @@ from typing import Any
 from qwen_operator import names
 
 Json = Mapping[str, Any]
+_SCALING_REASONS = {
+    "BlocksNeeded": "the load needs more KV blocks than the replicas hold",
+    "BlocksSpare": "fewer replicas hold the largest load of late",
+    "Enough": "the replicas are as many as the load needs",
+    "PodsSilent": "no scale-in while a ready pod gives no figures",
+    "PodsLoading": "no scale-in while pods start",
+    "LookingBack": "no scale-in before the load was watched for long enough",
+    "JustScaledOut": "no scale-in so soon after a scale-out",
+}
 _LONGEST_MESSAGE = 1024  # bytes the API accepts, and a reader too
 
 
@@ -42,6 +51,9 @@ def notices(old: Sequence[Json], new: Sequence[Json]) -> list[Notice]:
     accurate = turned.get("PlanAccurate")
     if accurate and accurate["status"] == "False":
         found.append(_notice(accurate, is_warning=True))
+    scaling = turned.get("Autoscaling")
+    if scaling and scaling["status"] == "False" and scaling["reason"] != "ScaledToZero":
+        found.append(_notice(scaling, is_warning=True))
     return found
 
 
@@ -50,6 +62,16 @@ def warnings(old: Json | None, new: Json | None) -> list[Notice]:
     before: Sequence[str] = (old or {}).get("warnings", ())
     now: Sequence[str] = (new or {}).get("warnings", ())
     return [Notice(True, "PlanWarning", w[:_LONGEST_MESSAGE]) for w in now if w not in before]
+
+
+def scaling_notices(old: Json | None, new: Json | None) -> list[Notice]:
+    """Return a notice when another number of replicas is wanted than before."""
+    before, now = ((s or {}).get("wantedReplicas") for s in (old, new))
+    if before is None or now is None or before == now:
+        return []
+    reason = (new or {})["reason"]
+    why = _SCALING_REASONS.get(reason, reason)
+    return [Notice(False, "ReplicasWanted", f"{now} replicas instead of {before}: {why}")]
 
 
 def build_events(

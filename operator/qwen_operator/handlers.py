@@ -23,7 +23,13 @@ from qwen_operator.errors import RefusedError
 from qwen_operator.http_cluster import Connection
 
 Json = Mapping[str, Any]
-_CHILDREN = (("apps", "deployments"), ("", "pods"), ("", "services"), ("", "serviceaccounts"))
+_CHILDREN = (
+    ("apps", "v1", "deployments"),
+    ("", "v1", "pods"),
+    ("", "v1", "services"),
+    ("", "v1", "serviceaccounts"),
+    ("autoscaling", "v2", "horizontalpodautoscalers"),
+)
 _RETRY_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
@@ -36,8 +42,8 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True  # no rights on namespaces and CRDs are needed
     settings.networking.request_timeout = 30
     settings.process.ultimate_exiting_timeout = 10
-    for group, plural in _CHILDREN:
-        settings.watching.label_selectors[group, "v1", plural] = names.OWNER_LABEL
+    for group, version, plural in _CHILDREN:
+        settings.watching.label_selectors[group, version, plural] = names.OWNER_LABEL
     # nothing is ever stored; should a handler that stores be added, it must not use kopf's names
     settings.persistence.finalizer = f"{names.GROUP}/operator"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
@@ -74,8 +80,8 @@ def build_registry(controller: Controller, cluster: Cluster) -> kopf.OperatorReg
         if owner := labels.get(names.OWNER_LABEL):
             controller.add(namespace or "", owner)
 
-    for group, plural in _CHILDREN:
-        kopf.on.event(group, "v1", plural, registry=registry, id=plural)(child_changed)
+    for group, version, plural in _CHILDREN:
+        kopf.on.event(group, version, plural, registry=registry, id=plural)(child_changed)
 
     @kopf.on.event("", "v1", "nodes", registry=registry)
     async def node_changed(event: Json, **_: Any) -> None:

@@ -46,7 +46,7 @@ class HttpCluster:
         if self._session is not None:
             await self._session.close()
 
-    async def fetch(self, kind: Kind, namespace: str, name: str) -> Json | None:
+    async def fetch(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
         """Return one object; None if there is none."""
         try:
             return await self._request("GET", kind.path(namespace, name))
@@ -71,9 +71,16 @@ class HttpCluster:
 
     async def apply(self, manifest: Json) -> None:
         """Apply an object server-side, forcing: what the operator renders, it alone decides."""
-        metadata = manifest["metadata"]
-        path = KINDS[manifest["kind"]].path(metadata["namespace"], metadata["name"])
-        await self._apply(path, manifest)
+        await self._apply(_path(manifest), manifest)
+
+    async def delete(self, manifest: Json) -> None:
+        """Delete this very object: its uid must still be the same."""
+        options = {"preconditions": {"uid": manifest["metadata"]["uid"]}}
+        try:
+            await self._request("DELETE", _path(manifest), body=options)
+        except RefusedError as error:
+            if error.status not in (404, 409):
+                raise
 
     async def apply_status(self, resource: Json, status: Json) -> None:
         """Apply a status to the very object it was made for: its uid must still be the same."""
@@ -149,6 +156,11 @@ class HttpCluster:
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
             )
         return self._session, self._connection.server, self._connection.headers
+
+
+def _path(manifest: Json) -> str:
+    metadata = manifest["metadata"]
+    return KINDS[manifest["kind"]].path(metadata.get("namespace"), metadata["name"])
 
 
 def _error(status: int, answer: Any) -> ApiError:

@@ -31,6 +31,9 @@ DECISION_ANNOTATION = f"{GROUP}/decision"
 REPLICAS_ANNOTATION = f"{GROUP}/replicas"
 ALLOWANCE_ANNOTATION = f"{GROUP}/startup-allowance"
 
+REPLICAS_METRIC = "qwen_replicas_needed"
+FREE_RATIO_METRIC = "qwen_free_block_ratio"
+
 _MAX_LABEL = 63
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from qwen_operator import names
@@ -41,6 +42,8 @@ class PodFacts:
         is_running: the engine's process runs, so it can be asked.
         is_vllm: its figures are in /metrics, under vLLM's names.
         problem: what keeps it from becoming ready.
+        uid: tells it from another of its name.
+        start_seconds: from scheduled to ready, of a ready pod that never restarted.
     """
 
     name: str
@@ -49,6 +52,8 @@ class PodFacts:
     is_ready: bool
     is_running: bool
     problem: Problem | None
+    uid: str = ""
+    start_seconds: float | None = None
     is_vllm: bool = False
 
 
@@ -87,7 +92,18 @@ def _parse_pod(pod: Json) -> PodFacts:
         is_running="running" in state,
         problem=_problem(pod, conditions, container),
         is_vllm=(pod["metadata"].get("labels") or {}).get(names.RUNTIME_LABEL) == "vllm",
+        uid=pod["metadata"].get("uid", ""),
+        start_seconds=_start_seconds(conditions, container),
     )
+
+
+def _start_seconds(conditions: Json, container: Json | None) -> float | None:
+    turned = [conditions.get(kind, {}) for kind in ("PodScheduled", "Ready")]
+    times = [c.get("lastTransitionTime") for c in turned if c.get("status") == "True"]
+    if len(times) < 2 or None in times or (container or {}).get("restartCount", 0):
+        return None
+    scheduled, ready = (datetime.fromisoformat(str(time)) for time in times)
+    return (ready - scheduled).total_seconds()
 
 
 def _engine(status: Json) -> Json | None:

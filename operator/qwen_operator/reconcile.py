@@ -13,11 +13,12 @@ from typing import Any
 from qwen_operator import resources
 from qwen_operator.decision import Decision, Refusal, decide
 from qwen_operator.errors import InvalidSpecError
-from qwen_operator.events import Notice, notices, warnings
+from qwen_operator.events import Notice, notices, scaling_notices, warnings
 from qwen_operator.node_facts import NodeFacts
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE, image_of, with_release
+from qwen_operator.scaling_view import ScalingView
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec
 from qwen_operator.spec_plan import Planned
 from qwen_operator.spec_warnings import warn_of_replicas
@@ -33,9 +34,11 @@ class Observed:
     deployment: Json | None = None
     service: Json | None = None
     service_account: Json | None = None
+    autoscaler: Json | None = None
     pods: tuple[Json, ...] = ()
     nodes: tuple[NodeFacts, ...] = ()
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    scaling: ScalingView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Outcome:
         apply: manifests to apply server-side, in this order.
         status: the status to be; equal to the present one when there is nothing to write.
         sight: what the status was made of, to make it again when an action fails.
+        delete: live objects to delete.
         look_again_seconds: when time alone will change the status; 0 if it will not.
     """
 
@@ -53,6 +57,7 @@ class Outcome:
     status: Json
     sight: Sight
     look_again_seconds: float = 0.0
+    delete: tuple[Json, ...] = ()
 
 
 def reconcile(
@@ -90,24 +95,30 @@ def reconcile(
         readings=mine.readings,
         failure=_taken(observed, mine, owner.name),
         warnings=_crowding(spec, verdict, mine.nodes),
+        autoscaling=spec.autoscaling if spec else None,
+        scaling=_scaling(observed, mine, owner.name),
     )
     apply: tuple[Json, ...] = ()
     if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
-        apply = _actions(owner, spec, verdict, mine)
-    return Outcome(apply, build_status(sight, now), sight, patience_seconds(sight, now))
+        is_taken = _is_autoscaler_taken(observed, mine)
+        apply = _actions(owner, spec, verdict, mine, is_autoscaler_taken=is_taken)
+    delete = _superfluous(spec, mine)
+    status, patience = build_status(sight, now), patience_seconds(sight, now)
+    return Outcome(apply, status, sight, patience, delete)
 
 
 def with_failure(outcome: Outcome, message: str, now: str) -> Outcome:
     """Return the outcome with the status that tells why a manifest was refused."""
     sight = replace(outcome.sight, failure=Problem("ApplyRefused", message))
-    return Outcome(outcome.apply, build_status(sight, now), sight)
+    return Outcome(outcome.apply, build_status(sight, now), sight, delete=outcome.delete)
 
 
 def news(outcome: Outcome) -> list[Notice]:
     """Return what to tell in events once the status is written."""
     old, new = outcome.sight.old, outcome.status
     found = notices(old.get("conditions", ()), new["conditions"])
-    return [*found, *warnings(old.get("plan"), new.get("plan"))]
+    found += warnings(old.get("plan"), new.get("plan"))
+    return [*found, *scaling_notices(old.get("autoscaling"), new.get("autoscaling"))]
 
 
 def _judge(
@@ -137,22 +148,53 @@ def _crowding(
 
 
 def _actions(
-    owner: resources.Owner, spec: QwenDeploymentSpec, decision: Decision, mine: Observed
+    owner: resources.Owner,
+    spec: QwenDeploymentSpec,
+    decision: Decision,
+    mine: Observed,
+    *,
+    is_autoscaler_taken: bool,
 ) -> tuple[Json, ...]:
     leave = resources.is_scaled_by_autoscaler(mine.deployment, spec.replicas)
     deployment = resources.build_deployment(
         owner, decision, replicas=spec.replicas, leave_replicas=leave
     )
-    wanted = (
+    wanted: list[tuple[Json, Json | None]] = [
         (resources.build_service_account(owner), mine.service_account),
         (resources.build_service(owner, spec), mine.service),
         (deployment, mine.deployment),
-    )
+    ]
+    if spec.autoscaling is not None and not is_autoscaler_taken:
+        wanted.append((resources.build_autoscaler(owner, spec.autoscaling), mine.autoscaler))
     return tuple(
         manifest
         for manifest, live in wanted
         if not _is_going(live) and resources.needs_apply(manifest, live)
     )
+
+
+def _superfluous(spec: QwenDeploymentSpec | None, mine: Observed) -> tuple[Json, ...]:
+    """Return children that the spec asks for no more; of a spec that cannot be read, none."""
+    if spec is None or spec.autoscaling is not None or mine.autoscaler is None:
+        return ()
+    return () if _is_going(mine.autoscaler) else (mine.autoscaler,)
+
+
+def _is_autoscaler_taken(observed: Observed, mine: Observed) -> bool:
+    return observed.autoscaler is not None and mine.autoscaler is None
+
+
+def _scaling(observed: Observed, mine: Observed, name: str) -> ScalingView | None:
+    """Return what is decided, with the problem if the HPA's name is in use."""
+    there = observed.autoscaler
+    if there is None or mine.autoscaler is not None or resources.is_left_over(there, name):
+        return observed.scaling
+    problem = Problem(
+        "NameTaken",
+        f"HorizontalPodAutoscaler {name} exists and does not belong to this QwenDeployment: "
+        "delete it, or set spec.autoscaling.enabled to false and keep it",
+    )
+    return replace(observed.scaling or ScalingView(), problem=problem)
 
 
 def _own(observed: Observed, uid: str) -> Observed:
@@ -166,6 +208,7 @@ def _own(observed: Observed, uid: str) -> Observed:
         deployment=ours(observed.deployment),
         service=ours(observed.service),
         service_account=ours(observed.service_account),
+        autoscaler=ours(observed.autoscaler),
     )
 
 

@@ -1,4 +1,4 @@
-"""Manifests of a QwenDeployment's children: Deployment, Service, ServiceAccount.
+"""Manifests of a QwenDeployment's children: Deployment, Service, ServiceAccount, HPA.
 
 Called by `reconcile`; pure. All are named like their owner, carry an owner reference (deleting the
 owner deletes them, operator or no operator) and are applied server-side.
@@ -14,7 +14,9 @@ from qwen_engine.planning import parse_quantity
 from qwen_operator import names
 from qwen_operator.decision import Decision, to_annotations
 from qwen_operator.pod_template import startup_seconds
+from qwen_operator.scaling_view import autoscaler_body
 from qwen_operator.spec import QwenDeploymentSpec
+from qwen_operator.spec_autoscaling import AutoscalingSpec
 
 Json = Mapping[str, Any]
 _PULL_SECONDS = 600  # for the image, before the start-up allowance begins
@@ -67,6 +69,12 @@ def build_service(owner: Owner, spec: QwenDeploymentSpec) -> dict[str, Any]:
 def build_service_account(owner: Owner) -> dict[str, Any]:
     """Return the ServiceAccount of the engine's pods, which have no business with the API."""
     return _child(owner, "v1", "ServiceAccount", {"automountServiceAccountToken": False})
+
+
+def build_autoscaler(owner: Owner, spec: AutoscalingSpec) -> dict[str, Any]:
+    """Return the HorizontalPodAutoscaler, which reads the operator's own figure."""
+    body = {"spec": autoscaler_body(owner.name, spec)}
+    return _child(owner, "autoscaling/v2", "HorizontalPodAutoscaler", body)
 
 
 def is_owned(child: Json, uid: str) -> bool:

@@ -6,14 +6,18 @@ Read once by `__main__` and passed down; flags win over the environment, which t
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qwen_operator import __version__
 from qwen_operator.errors import SettingsError
+from qwen_operator.metrics_api.registration import Place
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
 
 DEFAULT_ENGINE_IMAGE = f"qwen-engine:{__version__}"
+_WORD = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SERVICE = re.compile(f"(?P<namespace>{_WORD})/(?P<name>{_WORD})(:(?P<port>[0-9]+))?")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -25,6 +29,9 @@ class Settings:
         namespaces: where QwenDeployments are served; empty means everywhere.
         resync_seconds: how often everything is looked at again, whatever was or was not heard.
         scrape_seconds: how often engines are asked for their free blocks.
+        autoscaling_seconds: how often those that are scaled are asked, and decided on.
+        metrics_place: how the API server reaches the metrics API; None to serve none.
+        metrics_port: where it listens.
     """
 
     engine_image: str
@@ -34,6 +41,9 @@ class Settings:
     resync_seconds: float
     scrape_seconds: float
     vllm_image: str = DEFAULT_VLLM_IMAGE
+    autoscaling_seconds: float = 5.0
+    metrics_place: Place | None = None
+    metrics_port: int = 6443
 
 
 def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -51,6 +61,11 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         log_level=_one_of("--log-level / QWEN_LOG_LEVEL", args.log_level),
         resync_seconds=_positive("--resync-seconds / QWEN_RESYNC_SECONDS", args.resync_seconds),
         scrape_seconds=_positive("--scrape-seconds / QWEN_SCRAPE_SECONDS", args.scrape_seconds),
+        autoscaling_seconds=_positive(
+            "--autoscaling-seconds / QWEN_AUTOSCALING_SECONDS", args.autoscaling_seconds
+        ),
+        metrics_place=_place(args.metrics_service, args.metrics_owner),
+        metrics_port=_port("--metrics-port / QWEN_METRICS_PORT", args.metrics_port),
     )
 
 
@@ -73,6 +88,25 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--log-level", "QWEN_LOG_LEVEL", "info", " | ".join(_LOG_LEVELS))
     add("--resync-seconds", "QWEN_RESYNC_SECONDS", "120", "seconds between looks at everything")
     add("--scrape-seconds", "QWEN_SCRAPE_SECONDS", "15", "seconds between reads of free blocks")
+    add(
+        "--autoscaling-seconds",
+        "QWEN_AUTOSCALING_SECONDS",
+        "5",
+        "seconds between decisions on how many replicas are needed",
+    )
+    add(
+        "--metrics-service",
+        "QWEN_METRICS_SERVICE",
+        "",
+        "NAMESPACE/NAME[:PORT] of the Service to this operator's metrics API; empty: serve none",
+    )
+    add("--metrics-port", "QWEN_METRICS_PORT", "6443", "port that the metrics API listens on")
+    add(
+        "--metrics-owner",
+        "QWEN_METRICS_OWNER",
+        "",
+        "ClusterRole whose deletion deletes the APIService; empty: none",
+    )
     parser.add_argument(
         "--namespace", action="append", default=[env.get("QWEN_NAMESPACES", "")],
         help="serve only this namespace; may be repeated [QWEN_NAMESPACES, comma-separated]",
@@ -88,6 +122,25 @@ def _positive(name: str, text: str) -> float:
     if not 0 < value < 1e9:
         raise SettingsError(f"{name}={text!r}: give a number above 0")
     return value
+
+
+def _port(name: str, text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 2**16:
+        raise SettingsError(f"{name}={text!r}: give a port from 1 to 65535")
+    return int(text)
+
+
+def _place(service: str, owner: str) -> Place | None:
+    if not service:
+        return None
+    found = _SERVICE.fullmatch(service)
+    if found is None:
+        raise SettingsError(
+            f"--metrics-service / QWEN_METRICS_SERVICE={service!r}: give NAMESPACE/NAME or "
+            "NAMESPACE/NAME:PORT of a Service"
+        )
+    port = _port("--metrics-service / QWEN_METRICS_SERVICE", found["port"] or "443")
+    return Place(found["namespace"], found["name"], port, owner)
 
 
 def _one_of(name: str, text: str) -> str:

@@ -12,8 +12,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from qwen_operator.errors import InvalidSpecError
+from qwen_operator.spec_autoscaling import AutoscalingSpec, parse_autoscaling
+from qwen_operator.spec_fields import parse_integer, parse_object, prune
 
 Json = Mapping[str, Any]
+_NOT_OF_PODS = ("service", "replicas", "autoscaling")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -112,6 +115,7 @@ class QwenDeploymentSpec:
     service: ServiceSpec = ServiceSpec()
     max_model_len: int | None = None
     replicas: int = 1
+    autoscaling: AutoscalingSpec | None = None
     template: Json = field(default_factory=dict)
 
     def meaning(self) -> dict[str, Any]:
@@ -120,8 +124,8 @@ class QwenDeploymentSpec:
         Unset fields are left out so that a field added by a later version does not change the
         meaning of specs that do not use it.
         """
-        whole = {k: v for k, v in asdict(self).items() if k not in ("service", "replicas")}
-        pruned = _prune(whole)
+        whole = {k: v for k, v in asdict(self).items() if k not in _NOT_OF_PODS}
+        pruned = prune(whole)
         return pruned if isinstance(pruned, dict) else {}
 
 
@@ -131,15 +135,16 @@ def parse_spec(spec: Json) -> QwenDeploymentSpec:
     Raises:
         InvalidSpecError: a field is missing or cannot be meant.
     """
-    engine = _object(spec, "engine")
+    engine = parse_object(spec, "engine")
     parsed = QwenDeploymentSpec(
-        model=_parse_model(_object(spec, "model")),
-        gpu=_parse_gpu(_object(spec, "gpu")),
+        model=_parse_model(parse_object(spec, "model")),
+        gpu=_parse_gpu(parse_object(spec, "gpu")),
         engine=_parse_engine(engine),
-        service=_parse_service(_object(spec, "service")),
-        max_model_len=_integer(_object(spec, "context"), "context.maxModelLen", least=1),
-        replicas=_integer(spec, "replicas", least=0, default=1) or 0,
-        template=dict(_object(spec, "template")),
+        service=_parse_service(parse_object(spec, "service")),
+        max_model_len=parse_integer(parse_object(spec, "context"), "context.maxModelLen", least=1),
+        replicas=parse_integer(spec, "replicas", least=0, default=1) or 0,
+        autoscaling=parse_autoscaling(parse_object(spec, "autoscaling")),
+        template=dict(parse_object(spec, "template")),
     )
     _check_blocks(parsed)
     _check_gpus(parsed)
@@ -172,7 +177,7 @@ def _parse_model(model: Json) -> ModelSpec:
     model_id = model.get("id")
     if not isinstance(model_id, str) or not model_id:
         raise InvalidSpecError("spec.model.id", "name the model, such as Qwen/Qwen3-0.6B")
-    token, cache = _object(model, "model.tokenSecretRef"), _object(model, "model.cache")
+    token, cache = parse_object(model, "model.tokenSecretRef"), parse_object(model, "model.cache")
     return ModelSpec(
         id=model_id,
         source=parse_source(model_id, model.get("uri")),
@@ -185,7 +190,7 @@ def _parse_model(model: Json) -> ModelSpec:
 
 
 def _parse_gpu(gpu: Json) -> GpuSpec:
-    count = _integer(gpu, "gpu.count", least=0, default=1)
+    count = parse_integer(gpu, "gpu.count", least=0, default=1)
     if str(gpu.get("product", "")).endswith("-MIG-INVALID"):
         raise InvalidSpecError(
             "spec.gpu.product",
@@ -195,14 +200,14 @@ def _parse_gpu(gpu: Json) -> GpuSpec:
     return GpuSpec(
         count=1 if count is None else count,
         product=gpu.get("product"),
-        memory_mib=_integer(gpu, "gpu.memoryMiB", least=1),
+        memory_mib=parse_integer(gpu, "gpu.memoryMiB", least=1),
         resource_name=gpu.get("resourceName", GpuSpec().resource_name),
     )
 
 
 def _parse_engine(engine: Json) -> EngineSpec:
-    resources = _object(engine, "engine.resources")
-    overrides = _object(engine, "engine.overrides")
+    resources = parse_object(engine, "engine.resources")
+    overrides = parse_object(engine, "engine.overrides")
     runtime = engine.get("runtime", "Qwen")
     if runtime not in ("Qwen", "VLLM"):
         raise InvalidSpecError("spec.engine.runtime", f"{runtime!r} must be Qwen or VLLM")
@@ -212,8 +217,8 @@ def _parse_engine(engine: Json) -> EngineSpec:
         image=engine.get("image"),
         extra_args=tuple(engine.get("extraArgs", ())),
         env=tuple(engine.get("env", ())),
-        limits=dict(_object(resources, "engine.resources.limits")),
-        requests=dict(_object(resources, "engine.resources.requests")),
+        limits=dict(parse_object(resources, "engine.resources.limits")),
+        requests=dict(parse_object(resources, "engine.resources.requests")),
         overrides=Overrides(
             block_size=overrides.get("blockSize"),
             gpu_memory_utilization=overrides.get("gpuMemoryUtilization"),
@@ -252,32 +257,5 @@ def _check_gpus(spec: QwenDeploymentSpec) -> None:
 
 def _parse_service(service: Json) -> ServiceSpec:
     default = ServiceSpec()
-    port = _integer(service, "service.port", least=1, default=default.port)
+    port = parse_integer(service, "service.port", least=1, default=default.port)
     return ServiceSpec(service.get("type", default.type), port or default.port)
-
-
-def _object(parent: Json, path: str) -> Json:
-    value = parent.get(path.rsplit(".", 1)[-1])
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise InvalidSpecError(f"spec.{path}", f"must be an object, not {value!r}")
-    return value
-
-
-def _integer(parent: Json, path: str, *, least: int, default: int | None = None) -> int | None:
-    value = parent.get(path.rsplit(".", 1)[-1], default)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidSpecError(f"spec.{path}", f"{value!r} must be a whole number from {least}")
-    return value
-
-
-def _prune(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        kept = {k: _prune(v) for k, v in value.items()}
-        return {k: v for k, v in kept.items() if v is not None and v not in ({}, [], "")}
-    if isinstance(value, list | tuple):
-        return [_prune(v) for v in value]
-    return value

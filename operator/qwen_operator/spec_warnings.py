@@ -41,6 +41,11 @@ def warn(spec: QwenDeploymentSpec, model: ModelShape, *, gpus: int) -> tuple[str
             f"the tag of spec.engine.image={spec.engine.image} names no release of vLLM, so "
             f"{NEWEST} is planned: spec.engine.version says which it is"
         )
+    if spec.engine.is_vllm and spec.autoscaling is not None:
+        found.append(
+            "spec.autoscaling: vLLM counts neither blocks taken nor given back, so no number of "
+            "replicas is computed for it and spec.replicas stands: scale on its own metrics instead"
+        )
     if gpus == 0:
         wish = spec.gpu.product or f"with {spec.gpu.memory_mib} MiB"
         found.append(f"no node offers a GPU {wish} now: pods wait until one comes")

@@ -16,6 +16,13 @@ from qwen_operator.accuracy import compare, from_json, to_json
 from qwen_operator.conditions import Condition, Loading, Progress
 from qwen_operator.decision import Decision, Refusal, recorded
 from qwen_operator.pods import PodFacts, Problem, deployment_problem
+from qwen_operator.scaling_view import (
+    ScalingView,
+    kept_condition,
+    scaling_condition,
+    scaling_status,
+)
+from qwen_operator.spec_autoscaling import AutoscalingSpec
 
 Json = Mapping[str, Any]
 _PATIENCE_SECONDS = 15.0
@@ -47,6 +54,8 @@ class Sight:
         failure: why a child could not be applied.
         readings: by pod name; a pod that was not or could not be asked is absent.
         warnings: what is to be told beside the plan's own, of what changes no plan.
+        autoscaling: what is asked for; None where it is off.
+        scaling: what is decided; None where this operator has not looked yet.
     """
 
     old: Json
@@ -60,6 +69,8 @@ class Sight:
     pods: tuple[PodFacts, ...]
     is_autoscaled: bool = False
     failure: Problem | None = None
+    autoscaling: AutoscalingSpec | None = None
+    scaling: ScalingView | None = None
     readings: Mapping[str, Reading] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -76,7 +87,11 @@ def build_status(sight: Sight, now: str) -> dict[str, Any]:
         "readyReplicas": progress.ready,
         "selector": ",".join(f"{k}={v}" for k, v in names.selector(sight.name).items()),
         "conditions": conditions.merge(
-            [*_conditions(sight, progress, now), _accurate(compared, in_force)],
+            [
+                *_conditions(sight, progress, now),
+                _accurate(compared, in_force),
+                *_scaling_conditions(sight),
+            ],
             sight.old.get("conditions", ()),
             generation=sight.generation,
             now=now,
@@ -89,6 +104,8 @@ def build_status(sight: Sight, now: str) -> dict[str, Any]:
     if blocks := _blocks(sight, progress.ready):
         status["blocks"] = blocks
         status["pool"] = block_pool.level(blocks, sight.old.get("pool") or {}, now)
+    if scaling := _scaling(sight):
+        status["autoscaling"] = scaling
     return status
 
 
@@ -124,6 +141,22 @@ def _told(sight: Sight, decision: Decision) -> Json:
     """Return the plan with all that is to be warned of now."""
     warnings = [*decision.plan.get("warnings", ()), *sight.warnings]
     return {**decision.plan, "warnings": warnings} if sight.warnings else decision.plan
+
+
+def _scaling_conditions(sight: Sight) -> list[Condition]:
+    if sight.autoscaling is None:
+        return []
+    if sight.scaling is None:
+        return [kept_condition(sight.old.get("conditions", ()))]
+    return [scaling_condition(sight.scaling, sight.autoscaling, sight.wanted or 0)]
+
+
+def _scaling(sight: Sight) -> Json | None:
+    if sight.autoscaling is None:
+        return None
+    if sight.scaling is None:
+        return sight.old.get("autoscaling")
+    return scaling_status(sight.scaling, sight.autoscaling)
 
 
 def _trouble(sight: Sight, progress: Progress) -> Problem | None:

@@ -72,7 +72,7 @@ def test_the_values_are_all_described_by_the_schema_and_no_others() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(values, schema)
     assert set(schema["properties"]) - {"global"} == set(values)
-    for name in ("image", "engineImage", "serviceAccount", "rbac", "resources"):
+    for name in ("image", "engineImage", "serviceAccount", "rbac", "resources", "metricsApi"):
         assert set(schema["properties"][name]["properties"]) == set(values[name]), name
 
 
@@ -85,6 +85,7 @@ def test_the_values_are_all_described_by_the_schema_and_no_others() -> None:
         ("logLevel=loud", "logLevel"),
         ("scrapeSeconds=0", "scrapeSeconds"),
         ("scrapeSeconds=often", "scrapeSeconds"),
+        ("metricsApi.port=443", "port"),
         ("watchNamespaces={Team_A}", "watchNamespaces"),
         ("watchNamespaces=team-a", "watchNamespaces"),
         ("engineImage.repository=", "engineImage"),
@@ -114,10 +115,15 @@ def test_the_images_are_the_charts_version_unless_told_otherwise() -> None:
 
 def test_named_namespaces_narrow_the_rights_to_them() -> None:
     documents = render("--set", "watchNamespaces={team-a,team-b}")
-    bindings = [d for d in documents if d["kind"] == "RoleBinding"]
+    bindings = [
+        d
+        for d in documents
+        if d["kind"] == "RoleBinding" and d["metadata"]["namespace"] != "kube-system"
+    ]
     assert [b["metadata"]["namespace"] for b in bindings] == ["team-a", "team-b"]
     wide = [d for d in documents if d["kind"] == "ClusterRoleBinding"]
-    assert [b["metadata"]["name"] for b in wide] == ["place-op-qwen-operator-nodes"]
+    names = [b["metadata"]["name"] for b in wide]
+    assert names == ["place-op-qwen-operator-metrics", "place-op-qwen-operator-nodes"]
     env = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": "QWEN_NAMESPACES", "value": "team-a,team-b"} in env
 
@@ -139,7 +145,33 @@ def test_the_rights_are_the_least_that_do() -> None:
         "/serviceaccounts": {"get", "list", "watch", "create", "patch"},
         "/pods": {"list", "watch"},
         "/events": {"get", "create", "patch"},
-    }
+        "autoscaling/horizontalpodautoscalers": {
+            "get", "list", "watch", "create", "patch", "delete",
+        },
+    }  # fmt: skip
+
+
+def test_the_metrics_api_may_register_itself_and_nothing_else_and_can_be_left_out() -> None:
+    documents = render()
+    name = "place-op-qwen-operator-metrics"
+    rules = one(documents, "ClusterRole", name)["rules"]
+    named = {rule["resources"][0]: rule["resourceNames"] for rule in rules[1:]}
+    assert named == {"apiservices": ["v1beta1.external.metrics.k8s.io"], "clusterroles": [name]}
+    assert rules[0]["verbs"] == ["create"]
+    binding = one(documents, "RoleBinding", name)
+    assert binding["metadata"]["namespace"] == "kube-system"
+    assert binding["roleRef"]["name"] == "extension-apiserver-authentication-reader"
+    container = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    env = {item["name"]: item["value"] for item in container["env"]}
+    assert env["QWEN_METRICS_SERVICE"] == "place/op-qwen-operator-metrics"
+    assert env["QWEN_METRICS_OWNER"] == name
+    service = one(documents, "Service")
+    assert service["metadata"]["name"] == "op-qwen-operator-metrics"
+    assert service["spec"]["ports"][0]["targetPort"] in {p["name"] for p in container["ports"]}
+
+    off = render("--set", "metricsApi.enabled=false")
+    assert {d["kind"] for d in off}.isdisjoint({"Service", "RoleBinding"})
+    assert "QWEN_METRICS" not in str(off)
 
 
 @pytest.mark.parametrize("name", ["r" * 53, "my-qwen-operator", "a"])

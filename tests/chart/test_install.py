@@ -11,11 +11,12 @@ import pytest
 from tests.cluster.client import Cluster
 from tests.cluster.kwok import NodeFactory
 from tests.cluster.polling import until
-from tests.control_plane.operator_process import OperatorProcess
+from tests.control_plane.operator_process import OperatorProcess, free_port
 from tests.control_plane.qwen import CPU, L4_LABELS, SECONDS, Qwen
 
 CHART = Path(__file__).parents[2] / "charts" / "qwen-operator"
 CRD_NAME = "qwendeployments.qwenoperator.io"
+API_SERVICE = "v1beta1.external.metrics.k8s.io"
 CRD = f"crd/{CRD_NAME}"
 
 
@@ -64,7 +65,12 @@ def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
     control_plane.wait_established(CRD_NAME)
     as_chart = _as_service_account(control_plane, release, tmp_path)
     operator = OperatorProcess(as_chart, tmp_path)
-    operator.start()
+    name = "op-qwen-operator-metrics"
+    metrics = {"SERVICE": f"{release}/{name}", "OWNER": f"{release}-{name}"}
+    port = str(free_port())
+    operator.start(
+        **{f"QWEN_METRICS_{key}": value for key, value in metrics.items()}, QWEN_METRICS_PORT=port
+    )
     try:
         kwok_nodes("l4-0", labels=L4_LABELS, allocatable={"nvidia.com/gpu": "1"})
         qwen = Qwen(control_plane, release)
@@ -73,9 +79,21 @@ def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
         assert ("Normal", "Serving") in qwen.events("chat")
         qwen.kubectl("scale", "qwen/chat", "--replicas=0")
         qwen.wait_for("chat", "Available", "ScaledToZero")
+        qwen.patch("chat", {"autoscaling": {"maxReplicas": 2}})
+        until(lambda: qwen.get("hpa", "chat"), what="its HPA", within_seconds=SECONDS)
+        qwen.patch("chat", {"autoscaling": {"enabled": False}})
+        qwen.wait_gone("hpa", "chat")
+        assert control_plane.exists("apiservice", API_SERVICE)
     finally:
         operator.end()
+        control_plane.helm("uninstall", "op", "-n", release)
     assert "orbidden" not in operator.log, operator.log
+    # an API that is registered and served by nobody would keep namespaces from being deleted
+    until(
+        lambda: not control_plane.exists("apiservice", API_SERVICE),
+        what="the APIService gone with the chart",
+        within_seconds=SECONDS,
+    )
 
 
 def test_rights_in_one_namespace_are_enough_to_serve_it_and_no_other(

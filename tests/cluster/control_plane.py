@@ -7,6 +7,7 @@ process inside its namespaces.
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster.credentials import FRONT_PROXY
 from tests.cluster.paths import RunDirectory
 from tests.cluster.subnets import SERVICES_WITHOUT_NODE
 
@@ -67,9 +68,26 @@ def apiserver_command(settings: ControlPlaneSettings) -> list[str]:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={run.path}/sa.key",
         f"--service-account-signing-key-file={run.path}/sa.key",
+        *_aggregation_flags(run.path / "front-proxy"),
         "--kubelet-preferred-address-types=InternalIP",
         "--allow-privileged=true",
         "--profiling=false",
+    ]
+
+
+def _aggregation_flags(folder: Path) -> list[str]:
+    """Return what lets the API server ask other servers as `front-proxy-client`.
+
+    https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/
+    """
+    return [
+        f"--requestheader-client-ca-file={folder}/ca.crt",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={folder}/client.pem",
+        f"--proxy-client-key-file={folder}/client.pem",
     ]
 
 
@@ -80,6 +98,7 @@ def controller_manager_command(settings: ControlPlaneSettings) -> list[str]:
         f"--kubeconfig={settings.run.kubeconfig}",
         f"--service-account-private-key-file={settings.run.path}/sa.key",
         f"--root-ca-file={settings.run.certificates}/apiserver.crt",
+        "--horizontal-pod-autoscaler-sync-period=1s",  # 15 s would be most of a test
         "--leader-elect=false",
         "--secure-port=0",
         "--profiling=false",

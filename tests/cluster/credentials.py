@@ -8,7 +8,10 @@ import json
 import secrets
 from pathlib import Path
 
+from tests.cluster.front_proxy import make_client
 from tests.cluster.paths import RunDirectory
+
+FRONT_PROXY = "front-proxy-client"
 
 # RFC 5915: SEQUENCE { version 1, privateKey OCTET STRING (32), [0] OID prime256v1 }
 _EC_KEY_HEAD = bytes.fromhex("303102010104 20".replace(" ", ""))
@@ -25,7 +28,9 @@ def service_account_key() -> str:
 
 
 def write_credentials(run: RunDirectory) -> str:
-    """Write the service account key and the administrator's token; return the token."""
+    """Write service account key, front proxy and the administrator's token; return the token."""
+    authority, client = make_client(run.path / "front-proxy", FRONT_PROXY)
+    client.with_name("ca.crt").write_text(authority)
     token = secrets.token_hex(16)
     _write_private(run.path / "sa.key", service_account_key())
     _write_private(run.path / "tokens.csv", f"{token},admin,admin,system:masters\n")

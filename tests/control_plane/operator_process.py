@@ -21,7 +21,7 @@ class OperatorProcess:
         self._cluster = cluster
         self._log = folder / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
 
     @property
     def is_running(self) -> bool:
@@ -41,7 +41,7 @@ class OperatorProcess:
     def spawn(self, **env: str) -> None:
         """Start it without waiting."""
         flags = ["--health-port", str(self.port), "--engine-image", "qwen-engine:test"]
-        flags += ["--resync-seconds", "3"]
+        flags += ["--resync-seconds", "3", "--autoscaling-seconds", "1"]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "qwen_operator", *flags, "--scrape-seconds", "1"],
@@ -80,7 +80,8 @@ class OperatorProcess:
         self._process.wait(timeout=15)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -22,6 +22,7 @@ _ROOTS = {
     "serviceaccount": ("api/v1", "serviceaccounts"),
     "pod": ("api/v1", "pods"),
     "event": ("api/v1", "events"),
+    "hpa": ("apis/autoscaling/v2", "horizontalpodautoscalers"),
 }
 
 

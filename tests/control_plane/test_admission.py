@@ -131,7 +131,16 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"model": MODEL, "replicas": -1}, "spec.replicas"),
     ({"model": MODEL, "service": {"type": "Ingress"}}, '"LoadBalancer"'),
     ({"model": MODEL, "service": {"port": 70000}}, "spec.service.port"),
-    ({"model": MODEL, "autoscaling": {}}, 'unknown field "spec.autoscaling"'),
+    ({"model": MODEL, "autoscale": {}}, 'unknown field "spec.autoscale"'),
+    ({"model": MODEL, "autoscaling": {}}, "spec.autoscaling.maxReplicas: Required value"),
+    (
+        {"model": MODEL, "autoscaling": {"minReplicas": 3, "maxReplicas": 2}},
+        "minReplicas is above spec.autoscaling.maxReplicas; lower the one",
+    ),
+    (
+        {"model": MODEL, "autoscaling": {"maxReplicas": 2, "targetFreeRatio": 0.9}},
+        "spec.autoscaling.targetFreeRatio",
+    ),
 ]
 
 

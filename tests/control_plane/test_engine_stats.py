@@ -2,64 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.cluster.kwok import NodeFactory
 from tests.cluster.polling import until
+from tests.control_plane.engines import Engine, give_address
 from tests.control_plane.operator_process import OperatorProcess
 from tests.control_plane.qwen import CPU, SECONDS, Qwen, stays
-
-_ADDRESSES = (f"127.66.0.{number}" for number in itertools.count(1))
-
-
-class Engine:
-    """Answers /stats, on the engine's port of an address of its own."""
-
-    def __init__(self, free: int) -> None:
-        self.free = free
-        self.measured: dict[str, int] = {}
-        self.raw: bytes | None = None
-        self.address = next(_ADDRESSES)
-        engine = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                bodies = {"/stats": engine.body, "/metrics": engine.metrics}
-                self.wfile.write(bodies.get(self.path, lambda: b"{}")())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer((self.address, 8000), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def body(self) -> bytes:
-        """What /stats says."""
-        if self.raw is not None:
-            return self.raw
-        counts = {"total": 100, "free": self.free, "used": 100 - self.free, "cached": 0}
-        blocks = {f"num_{k}_gpu_blocks": v for k, v in counts.items()}
-        return json.dumps({**blocks, "measured": self.measured}).encode()
-
-    def metrics(self) -> bytes:
-        """What vLLM's /metrics would say of the same blocks."""
-        return (
-            'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="101"} 1.0\n'
-            f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {1 - self.free / 100}\n'
-        ).encode()
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
@@ -69,13 +20,6 @@ def engines() -> Iterator[list[Engine]]:
     yield made
     for engine in made:
         engine.close()
-
-
-def give_address(qwen: Qwen, pod: str, engine: Engine) -> None:
-    """Make a simulated pod's address the engine's."""
-    status = {"podIP": engine.address, "podIPs": [{"ip": engine.address}]}
-    patch = json.dumps({"status": status})
-    qwen.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
 
 
 def test_free_blocks_are_added_up_followed_and_written_no_more_than_they_change(

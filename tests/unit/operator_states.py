@@ -85,15 +85,15 @@ def carry_out(outcome: Outcome, observed: Observed | None = None) -> Observed:
         "Deployment": before.deployment,
         "Service": before.service,
         "ServiceAccount": before.service_account,
+        "HorizontalPodAutoscaler": before.autoscaler,
     }
     live |= {manifest["kind"]: copy.deepcopy(dict(manifest)) for manifest in outcome.apply}
-    return Observed(
+    return dataclasses.replace(
+        before,
         deployment=live["Deployment"],
         service=live["Service"],
         service_account=live["ServiceAccount"],
-        pods=before.pods,
-        nodes=before.nodes,
-        readings=before.readings,
+        autoscaler=live["HorizontalPodAutoscaler"],
     )
 
 

@@ -44,7 +44,7 @@ class MemoryCluster:
         if errors := self.refuse.get(kind):
             raise errors.pop(0)
 
-    async def fetch(self, kind: Kind, namespace: str, name: str) -> Any:
+    async def fetch(self, kind: Kind, namespace: str | None, name: str) -> Any:
         self._check(f"fetch {kind.kind}")
         return self.about if kind is api.QWEN_DEPLOYMENT else self.children.get(kind.kind)
 
@@ -60,6 +60,10 @@ class MemoryCluster:
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._check(manifest["kind"])
         self.children[manifest["kind"]] = copy.deepcopy(dict(manifest))
+
+    async def delete(self, manifest: Mapping[str, Any]) -> None:
+        self._check("delete")
+        self.children.pop(manifest["kind"], None)
 
     async def apply_status(self, about: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         self._check("status")
@@ -91,6 +95,26 @@ async def test_one_look_applies_children_then_writes_status_then_tells() -> None
     assert cluster.about is not None
     assert cluster.about["status"]["observedGeneration"] == 1
     assert [event["reason"] for event in cluster.events] == ["PlanFits"]
+
+
+async def test_autoscaling_makes_an_hpa_says_what_is_missing_and_unmakes_it() -> None:
+    about = resource()
+    about["spec"]["autoscaling"] = {"maxReplicas": 3}
+    cluster = MemoryCluster(about)
+    controller = Controller(cluster, SETTINGS)
+    controller.start()
+    try:
+        await until(lambda: cluster.status_writes)
+        assert "HorizontalPodAutoscaler" in cluster.children
+        assert cluster.about is not None
+        conditions = {c["type"]: c["reason"] for c in cluster.about["status"]["conditions"]}
+        assert conditions["Autoscaling"] == "MetricsApiOff"
+        cluster.about["spec"]["autoscaling"]["enabled"] = False
+        controller.add("ns", "chat")
+        await until(lambda: "HorizontalPodAutoscaler" not in cluster.children)
+        await until(lambda: len(cluster.about["status"]["conditions"]) == len(conditions) - 1)
+    finally:
+        await controller.stop()
 
 
 async def test_an_api_that_is_away_for_a_moment_is_asked_again() -> None:

@@ -119,6 +119,25 @@ async def test_status_is_applied_to_the_very_object_and_by_our_name() -> None:
         await cluster.apply_status(resource(), {"ready": "0/1"})
 
 
+async def test_only_the_very_object_is_deleted_and_one_that_is_gone_is_no_error() -> None:
+    seen = []
+    codes = [200, 404, 409, 403]
+
+    def answer(request: web.Request, body: Any) -> Answer:
+        seen.append((request.method, request.path, body))
+        return codes[len(seen) - 1], {}
+
+    metadata = {"namespace": "ns", "name": "chat", "uid": "u1"}
+    live = {"kind": "HorizontalPodAutoscaler", "metadata": metadata}
+    async with api(answer) as cluster:
+        for _ in range(3):
+            await cluster.delete(live)
+        with pytest.raises(RefusedError):
+            await cluster.delete(live)
+    path = "/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers/chat"
+    assert seen[0] == ("DELETE", path, {"preconditions": {"uid": "u1"}})
+
+
 async def test_an_event_that_is_there_is_counted_not_repeated() -> None:
     calls = []
 

@@ -211,3 +211,10 @@ def test_what_vllm_does_not_report_is_said_and_not_waited_for() -> None:
     outcome = look(vllm(), ON_L40S)
     again = look(vllm(), carry_out(outcome, ON_L40S))
     assert condition(again, "PlanAccurate")[1] == "NotReported"
+
+
+def test_a_signal_that_vllm_does_not_give_is_said_where_autoscaling_is_wished() -> None:
+    about = vllm()
+    about["spec"]["autoscaling"] = {"maxReplicas": 3}
+    [warning] = look(about, ON_L40S).status["plan"]["warnings"]
+    assert "spec.autoscaling: vLLM counts neither" in warning

@@ -18,6 +18,11 @@
 {{- printf "%s-%s" .Release.Namespace (include "qwen-operator.fullname" .) -}}
 {{- end -}}
 
+{{/* Services and roles of the metrics API. */}}
+{{- define "qwen-operator.metricsName" -}}
+{{- printf "%s-metrics" (include "qwen-operator.fullname" .) -}}
+{{- end -}}
+
 {{- define "qwen-operator.selector" -}}
 app.kubernetes.io/name: {{ include "qwen-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

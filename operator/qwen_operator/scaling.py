@@ -1,0 +1,165 @@
+"""The scaling loop: asks the engines of all scaled QwenDeployments, decides, keeps the figures.
+
+Called by `controller`; its figures are read by the metrics API. What is decided follows from
+`autoscaling`, which is pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import aiohttp
+
+from qwen_operator import names
+from qwen_operator.autoscaling.cold_start import expected_cold_start, remember_cold_start
+from qwen_operator.autoscaling.history import History
+from qwen_operator.autoscaling.hpa_value import hpa_value
+from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
+from qwen_operator.autoscaling.signal import Signal, decide
+from qwen_operator.metrics_api.answers import Figure
+from qwen_operator.pods import PodFacts
+from qwen_operator.sampling import Sampler, Target
+from qwen_operator.scaling_facts import ScalingFacts
+from qwen_operator.scaling_view import ScalingView
+
+Key = tuple[str, str]  # namespace, name
+OLDEST_SECONDS = 20.0  # a figure older than that is none: whoever scales then holds
+
+
+@dataclass(slots=True)
+class _Scaled:
+    """One QwenDeployment. `told` is what status may say, so that it is not written all the time."""
+
+    facts: ScalingFacts
+    cold_starts: tuple[float, ...]
+    ever_ready: set[str]
+    history: History = field(default_factory=History)
+    signal: Signal | None = None
+    decided_at: float = 0.0
+    decided: str = ""
+    told: ScalingView | None = None
+
+
+class Scaler:
+    """The decisions of all QwenDeployments that are scaled."""
+
+    def __init__(self, clock: Callable[[], float], today: Callable[[], datetime]) -> None:
+        self._clock, self._today = clock, today
+        self._scaled: dict[Key, _Scaled] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._sampler: Sampler | None = None
+
+    async def close(self) -> None:
+        """Close the HTTP session."""
+        if self._session is not None:
+            await self._session.close()
+
+    def follow(self, key: Key, facts: ScalingFacts | None) -> None:
+        """Take in how a QwenDeployment is now; None ends its scaling."""
+        if facts is None:
+            self._scaled.pop(key, None)
+            return
+        one = self._scaled.get(key)
+        if one is None:
+            before = _ready(facts) if facts.cold_starts else set()
+            one = self._scaled[key] = _Scaled(facts, facts.cold_starts, before)
+        one.facts = facts
+        _measure_starts(one)
+
+    def view(self, key: Key) -> ScalingView | None:
+        """Return what status may tell; None before the first look."""
+        one = self._scaled.get(key)
+        if one is None or one.told is None:
+            return None
+        return dataclasses.replace(one.told, cold_starts=one.cold_starts)
+
+    def figures(self) -> list[Figure]:
+        """Return the figures that are recent enough to scale by."""
+        now = self._clock()
+        return [
+            _figure(key, one, one.signal)
+            for key, one in self._scaled.items()
+            if one.signal is not None and now - one.decided_at < OLDEST_SECONDS
+            if one.signal.replicas is not None
+        ]
+
+    async def refresh(self) -> list[Key]:
+        """Ask and decide; return those for which something else is wanted, or for other reasons."""
+        scaled = dict(self._scaled)
+        if self._sampler is None:
+            self._session = aiohttp.ClientSession()
+            self._sampler = Sampler(self._session)
+        pods = [pod for one in scaled.values() for pod in one.facts.pods if pod.is_ready and pod.ip]
+        await self._sampler.refresh([Target(pod.uid, _url(pod)) for pod in pods])
+        changed = []
+        for key, one in scaled.items():
+            samples = self._sampler.fresh(p.uid for p in one.facts.pods if p.is_ready)
+            if self._decide(one, samples):
+                changed.append(key)
+        return changed
+
+    def tell(self) -> list[Key]:
+        """Let status tell the present free ratio; return those where it is another."""
+        changed = []
+        for key, one in self._scaled.items():
+            if one.signal is not None and (view := _view(one.signal)) != one.told:
+                one.told = view
+                changed.append(key)
+        return changed
+
+    def _decide(self, one: _Scaled, samples: dict[str, PodSample]) -> bool:
+        now, ready = self._clock(), len(_ready(one.facts))
+        seen = Observation(
+            at=now,
+            pods=tuple(samples.values()),
+            silent=ready - len(samples),
+            loading=len(one.facts.pods) - ready,
+            replicas=one.facts.replicas,
+            capacity=_capacity(one.facts, samples.values()),
+            cold_start_seconds=expected_cold_start(one.cold_starts, one.facts.planned_seconds),
+        )
+        one.history, one.signal = decide(one.history, seen, one.facts.tuning)
+        one.decided_at, one.decided = now, self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
+        view = _view(one.signal)
+        if one.told and (view.replicas, view.reason) == (one.told.replicas, one.told.reason):
+            return False
+        one.told = view
+        return True
+
+
+def _capacity(facts: ScalingFacts, samples: Collection[PodSample]) -> Capacity:
+    """Return what a pod holds: as engines say, and as planned where none has spoken."""
+    if not samples:
+        return facts.capacity
+    mean = round(sum(sample.total for sample in samples) / len(samples))
+    return dataclasses.replace(facts.capacity, blocks=mean)
+
+
+def _measure_starts(one: _Scaled) -> None:
+    for pod in one.facts.pods:
+        if pod.is_ready and pod.uid not in one.ever_ready and pod.start_seconds is not None:
+            one.cold_starts = remember_cold_start(one.cold_starts, pod.start_seconds)
+    there = {pod.uid for pod in one.facts.pods}
+    one.ever_ready = (one.ever_ready | _ready(one.facts)) & there
+
+
+def _ready(facts: ScalingFacts) -> set[str]:
+    return {pod.uid for pod in facts.pods if pod.is_ready}
+
+
+def _url(pod: PodFacts) -> str:
+    host = f"[{pod.ip}]" if ":" in (pod.ip or "") else pod.ip
+    return f"http://{host}:{names.ENGINE_PORT}/stats"
+
+
+def _view(signal: Signal) -> ScalingView:
+    ratio = None if signal.free_ratio is None else round(signal.free_ratio, 2)
+    return ScalingView(signal.replicas, signal.reason, ratio)
+
+
+def _figure(key: Key, one: _Scaled, signal: Signal) -> Figure:
+    wanted = signal.replicas or 0
+    return Figure(*key, hpa_value(wanted, one.facts.counted), signal.free_ratio, one.decided)

@@ -1,0 +1,36 @@
+"""The operator's flags for the metrics API."""
+
+from __future__ import annotations
+
+import pytest
+
+from qwen_operator.errors import SettingsError
+from qwen_operator.metrics_api.registration import Place
+from qwen_operator.settings import parse_settings
+
+
+def test_without_a_service_no_metrics_api_is_served() -> None:
+    assert parse_settings([], {}).metrics_place is None
+
+
+def test_the_service_may_have_a_port_and_an_owner() -> None:
+    env = {"QWEN_METRICS_SERVICE": "system/qwen-metrics", "QWEN_METRICS_OWNER": "role"}
+    assert parse_settings([], env).metrics_place == Place("system", "qwen-metrics", 443, "role")
+    flags = ["--metrics-service", "system/m:8443", "--metrics-port", "9443"]
+    settings = parse_settings(flags, {})
+    assert settings.metrics_place == Place("system", "m", 8443)
+    assert settings.metrics_port == 9443
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"QWEN_METRICS_SERVICE": "qwen-metrics"}, "NAMESPACE/NAME"),
+        ({"QWEN_METRICS_SERVICE": "a/b:99999"}, "port from 1 to 65535"),
+        ({"QWEN_METRICS_PORT": "https"}, "QWEN_METRICS_PORT='https'"),
+        ({"QWEN_AUTOSCALING_SECONDS": "0"}, "QWEN_AUTOSCALING_SECONDS"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_flag_and_variable(env: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        parse_settings([], env)

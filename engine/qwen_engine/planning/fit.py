@@ -5,6 +5,8 @@ Called by plan.py with a draft of all settings; knows nothing of reasons or rend
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qwen_engine.planning.draft import Draft
 from qwen_engine.planning.ledger import blocks_for
 from qwen_engine.planning.quantities import MIB, ceil_div
@@ -65,7 +67,13 @@ def memory_needed(draft: Draft) -> int:
     blocks = max(
         blocks_for(draft.step.max_model_len, draft.block_size), draft.num_blocks_override or 0
     )
-    needed = int((draft.fixed_bytes() + blocks * draft.block_bytes) / draft.utilization) + 1
+    kv_bytes = blocks * draft.block_bytes
     if draft.vllm is not None:
-        needed = draft.device.memory_for(needed)
-    return ceil_div(needed, MIB) * MIB
+        needed = int((draft.fixed_bytes() + kv_bytes) / draft.utilization) + 1
+        return ceil_div(draft.device.memory_for(needed), MIB) * MIB
+    while True:  # the driver keeps a share of the memory, so what is needed grows with it a little
+        needed = ceil_div(int((draft.fixed_bytes() + kv_bytes) / draft.utilization) + 1, MIB) * MIB
+        if needed <= draft.device.memory_bytes:
+            return needed
+        larger = replace(draft.device, memory_bytes=needed, cuda_memory_bytes=None)
+        draft = replace(draft, device=larger)

@@ -22,9 +22,12 @@ _SERVER_BYTES = 610 * MIB
 # Qwen3's 151,936; the matcher of structured output, made at its first use, adds 0.9 to 1.2 KB.
 # Planned is what lies between, so that either is within the reserve.
 _TOKENIZER_BYTES = 1100
-# What the driver keeps of a card (0.40–0.45 GiB between the label and what CUDA reports, vLLM
-# start-up logs) and the CUDA context with cuBLAS workspaces (0.13 GiB, same logs).
-GPU_RUNTIME_BYTES = 600 * MIB
+# A CUDA context with the kernels that are loaded on the way: non-torch memory in vLLM's start-up
+# logs on one card.
+_CONTEXT_BYTES = 133 * MIB
+# torch's workspace for cuBLAS by architecture (ATen/cuda/CublasHandlePool.cpp).
+_LARGE_WORKSPACE_MAJORS = (9, 10, 12)
+_WORKSPACE_BYTES = (4096 * 1024 * 2 + 16 * 1024 * 8, 4096 * 1024 * 8)
 # float32 logits, their sorted copy and the probabilities live together while sampling.
 _LOGITS_COPIES = 3
 # Context that attention gathers at once (layers/attention/sdpa.py, MAX_GROUP_TOKENS); one request
@@ -88,7 +91,14 @@ def runtime_line(device: Device, model: ModelShape) -> LedgerLine:
             f"{model.vocab_size:,} tokens {format_bytes(tokenizer)}"
         )
         return LedgerLine("runtime", _SERVER_BYTES + tokenizer, how)
-    return LedgerLine("runtime", GPU_RUNTIME_BYTES, "driver reserve and CUDA context")
+    reserve = device.memory_bytes - device.visible_bytes
+    major = device.capability[0] if device.capability else 0
+    workspace = _WORKSPACE_BYTES[major in _LARGE_WORKSPACE_MAJORS]
+    how = (
+        f"driver's reserve {format_bytes(reserve)} + CUDA context {format_bytes(_CONTEXT_BYTES)} + "
+        f"cuBLAS workspace {format_bytes(workspace)}"
+    )
+    return LedgerLine("runtime", reserve + _CONTEXT_BYTES + workspace, how)
 
 
 def weights_line(model: ModelShape, dtype: DTypeName) -> LedgerLine:

@@ -22,7 +22,8 @@ class CoreWaits:
 
         The asker, the server's event loop, and the one thread that can hold Python's lock meanwhile
         wait one after the other; 0 where the system does not count. What they compute, and what
-        they wait for each other, is not in it.
+        they wait for each other, is not in it: who holds the lock for 100 ms of computing is seen
+        to, however long that takes.
         """
         grown = {key: wait - self._before.get(key, 0) for key, wait in self._waits().items()}
         asker = grown.pop(os.getpid(), 0)

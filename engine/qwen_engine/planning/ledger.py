@@ -28,6 +28,9 @@ _CONTEXT_BYTES = 133 * MIB
 # torch's workspace for cuBLAS by architecture (ATen/cuda/CublasHandlePool.cpp).
 _LARGE_WORKSPACE_MAJORS = (9, 10, 12)
 _WORKSPACE_BYTES = (4096 * 1024 * 2 + 16 * 1024 * 8, 4096 * 1024 * 8)
+# Fragmentation: torch's allocator takes segments of 2 MiB for tensors up to 1 MiB and of 20 MiB for
+# those up to 10 MiB (c10/cuda/CUDACachingAllocator.h), of which one each is partly filled.
+_FRAGMENTS_BYTES = 22 * MIB
 # float32 logits, their sorted copy and the probabilities live together while sampling.
 _LOGITS_COPIES = 3
 # Context that attention gathers at once (layers/attention/sdpa.py, MAX_GROUP_TOKENS); one request
@@ -96,9 +99,10 @@ def runtime_line(device: Device, model: ModelShape) -> LedgerLine:
     workspace = _WORKSPACE_BYTES[major in _LARGE_WORKSPACE_MAJORS]
     how = (
         f"driver's reserve {format_bytes(reserve)} + CUDA context {format_bytes(_CONTEXT_BYTES)} + "
-        f"cuBLAS workspace {format_bytes(workspace)}"
+        f"cuBLAS workspace {format_bytes(workspace)} + fragmentation "
+        f"{format_bytes(_FRAGMENTS_BYTES)}"
     )
-    return LedgerLine("runtime", reserve + _CONTEXT_BYTES + workspace, how)
+    return LedgerLine("runtime", reserve + _CONTEXT_BYTES + workspace + _FRAGMENTS_BYTES, how)
 
 
 def weights_line(model: ModelShape, dtype: DTypeName) -> LedgerLine:

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from qwen_engine.launch import launch
 from qwen_engine.server.app import build_app
 from qwen_engine.server.body import MAX_VALUES, read_body
+from qwen_engine.server.failures import MAX_BODY_BYTES
 from qwen_engine.server.settings import ServerSettings
 from qwen_engine.server.state import STATE
 from qwen_engine.structured import GrammarCompiler
@@ -109,7 +110,8 @@ async def test_large_bodies_are_parsed_beside_the_event_loop() -> None:
 
         return web.json_response(await read_body(request, parse))
 
-    app = web.Application(client_max_size=2**20)
+    app = web.Application()
+    app[MAX_BODY_BYTES] = 2**20
     app.router.add_post("/", handler)
     async with TestClient(TestServer(app)) as client:
         for size in (10, 100_000):

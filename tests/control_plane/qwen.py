@@ -120,6 +120,15 @@ class Qwen:
         ours = [e for e in about if e["involvedObject"]["kind"] == "QwenDeployment"]
         return [(event["type"], event["reason"]) for event in ours]
 
+    def wait_events(self, name: str, *wanted: tuple[str, str]) -> list[tuple[str, str]]:
+        """Wait until all wanted are there: events are written after the status that they tell of."""
+
+        def found() -> list[tuple[str, str]]:
+            events = self.events(name)
+            return events if set(wanted) <= set(events) else []
+
+        return until(found, what=f"events {wanted}", within_seconds=SECONDS)
+
     def versions(self) -> dict[str, str]:
         """Return the resourceVersion of all that the operator may write, pods included."""
         kinds = ("qwen", "deployment", "replicaset", "service", "serviceaccount", "pod", "event")

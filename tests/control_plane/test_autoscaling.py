@@ -113,7 +113,7 @@ def test_replicas_follow_the_blocks_and_stay_when_nothing_is_known(
     fleet.fill(free=2)
     until(lambda: fleet.replicas() == 3, what="scaled out", within_seconds=SECONDS)
     assert qwen.status("chat")["autoscaling"]["wantedReplicas"] >= 2
-    assert ("Normal", "ReplicasWanted") in qwen.events("chat")
+    qwen.wait_events("chat", ("Normal", "ReplicasWanted"))
     assert _is_active(qwen) is True
 
     fleet.break_all()

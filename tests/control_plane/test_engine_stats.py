@@ -68,7 +68,7 @@ def test_what_an_engine_took_stands_beside_the_plan_and_is_told_when_it_is_off(
 
     message = qwen.wait_for("chat", "PlanAccurate", "PlanInaccurate")["message"]
     assert "weights" in message
-    assert ("Warning", "PlanInaccurate") in qwen.events("chat")
+    qwen.wait_events("chat", ("Warning", "PlanInaccurate"))
     engines[0].measured = planned
     qwen.wait_for("chat", "PlanAccurate", "WithinTolerance")
     assert qwen.status("chat")["plan"]["accuracy"]["error"] == "+0.0 %"

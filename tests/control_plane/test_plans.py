@@ -44,12 +44,14 @@ def test_a_model_nobody_knows_is_told_and_planned_once_it_is_corrected(
     refused = qwen.wait_for("chat", "Planned", "UnknownModel")
     assert "spec.model.config" in refused["message"]
     assert qwen.all("deployment") == []
-    assert qwen.events("chat") == [("Warning", "UnknownModel")]
+    unknown = ("Warning", "UnknownModel")
+    assert qwen.wait_events("chat", unknown) == [unknown]
 
     qwen.apply("chat", **CPU)
     qwen.wait_for("chat", "Planned", "PlanFits")
     assert len(qwen.all("deployment")) == 1
-    assert sorted(qwen.events("chat"))[:2] == [("Normal", "PlanFits"), ("Warning", "UnknownModel")]
+    events = qwen.wait_events("chat", ("Normal", "PlanFits"), unknown)
+    assert sorted(events)[:2] == [("Normal", "PlanFits"), unknown]
 
 
 def test_a_plan_that_does_not_fit_names_what_would_and_that_works(

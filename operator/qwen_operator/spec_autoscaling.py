@@ -22,7 +22,7 @@ class AutoscalingSpec:
     """spec.autoscaling, where it is enabled. `behavior` is the HPA's own, as far as it is given.
 
     Attributes:
-        target_free_ratio: of a pod's KV blocks, free on average; cached ones are free.
+        target_free_ratio: of three replicas' KV blocks, free on average; cached ones are free.
     """
 
     max_replicas: int

@@ -82,6 +82,18 @@ def test_it_goes_up_at_once_and_down_slowly_unless_told_otherwise_field_by_field
     assert changed["scaleDown"] == {**default["scaleDown"], "stabilizationWindowSeconds": 0}
 
 
+def test_the_crd_tells_the_defaults_that_hold() -> None:
+    [version] = yaml.safe_load(Path(CRD).read_text("utf-8"))["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    fields = spec["autoscaling"]["properties"]
+    window = fields["behavior"]["properties"]["scaleDown"]["properties"]
+    told = window["stabilizationWindowSeconds"]["description"]
+    assert f"(default: {DEFAULT_TUNING.look_back_seconds:.0f}," in told
+    minutes = f"down after {DEFAULT_TUNING.look_back_seconds / 60:.0f} minutes"
+    assert minutes in fields["behavior"]["description"]
+    assert f"(default: {DEFAULT_TUNING.free_ratio})" in fields["targetFreeRatio"]["description"]
+
+
 def test_a_scale_in_window_is_how_long_the_decision_looks_back() -> None:
     def parsed(**down: int) -> AutoscalingSpec:
         found = parse_autoscaling({"maxReplicas": 3, "behavior": {"scaleDown": down}})

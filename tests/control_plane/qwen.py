@@ -121,7 +121,7 @@ class Qwen:
         return [(event["type"], event["reason"]) for event in ours]
 
     def wait_events(self, name: str, *wanted: tuple[str, str]) -> list[tuple[str, str]]:
-        """Wait until all wanted are there: events are written after the status that they tell of."""
+        """Wait until all wanted are there: they are written after the status they tell of."""
 
         def found() -> list[tuple[str, str]]:
             events = self.events(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import mmap
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,3 +50,13 @@ def test_memory_lives_as_long_as_the_last_view_of_it() -> None:
 def test_more_than_there_is_is_refused_with_torchs_own_error() -> None:
     with pytest.raises(RuntimeError):
         pages.zeros((2**50,), dtype=torch.float32, device=CPU)
+
+
+def test_no_more_is_resident_than_was_asked_for() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    kept = [pages.zeros((2**21 + 2**19,), dtype=torch.int8, device=CPU) for _ in range(40)]
+    asked = sum(tensor.nbytes for tensor in kept)
+    assert resident() - before < asked + 8 * 2**20  # a page more for each would be 60 MiB

@@ -40,15 +40,18 @@ def zeros(shape: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> 
 
 
 def _map(num_bytes: int) -> torch.Tensor | None:
-    """Return [num_bytes] of zeros whose pages are still to come; None: torch shall do it."""
+    """Return [num_bytes] of zeros whose pages are still to come; None: torch shall do it.
+
+    Whole huge pages only: a last one, partly used, would take 1 MiB too much on average.
+    """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if num_bytes < HUGE_PAGE or advice is None:
         return None
     try:  # older kernels begin anywhere
         memory = mmap.mmap(-1, num_bytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(advice)
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        start = -whole.data_ptr() % HUGE_PAGE
+        memory.madvise(advice, start, num_bytes // HUGE_PAGE * HUGE_PAGE)
     except (OSError, OverflowError):
         return None
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -whole.data_ptr() % HUGE_PAGE
     return whole[start : start + num_bytes]

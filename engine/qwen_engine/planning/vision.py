@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal
 
 from qwen_engine.planning.errors import InvalidConfigError, UnsupportedModelError
@@ -160,11 +159,6 @@ def vision_parameter_shapes(vision: VisionShape) -> Iterator[tuple[str, tuple[in
         yield from _merger_shapes(
             vision, f"{prefix}deepstack_merger_list.{index}.", vision.merged_size
         )
-
-
-def num_vision_parameters(vision: VisionShape) -> int:
-    """Return the number of parameters of the tower."""
-    return sum(prod(shape) for _, shape in vision_parameter_shapes(vision))
 
 
 def _block_shapes(vision: VisionShape) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -73,6 +73,11 @@ class AsyncEngine:
         return self._is_ready and not self._is_draining and not self.died.done()
 
     @property
+    def is_idle(self) -> bool:
+        """No request is here."""
+        return not self._live
+
+    @property
     def max_requests(self) -> int:
         """Requests that may be here at once, running and waiting."""
         return self._limit

@@ -41,7 +41,8 @@ AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodaut
 API_SERVICE = Kind("apiregistration.k8s.io/v1", "APIService", "apiservices")
 CLUSTER_ROLE = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
-_APPLIED = (QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, AUTOSCALER, API_SERVICE)
+CRD = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+_APPLIED = (QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, AUTOSCALER, API_SERVICE, CRD)
 KINDS = {kind.kind: kind for kind in _APPLIED}
 
 

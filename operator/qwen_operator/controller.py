@@ -176,6 +176,7 @@ class Controller:
             observed,
             engine_image=self._settings.engine_image,
             vllm_image=self._settings.vllm_image,
+            pod_defaults=self._settings.pod_defaults,
             now=now,
         )
         if outcome is None:

@@ -137,7 +137,7 @@ class HttpCluster:
             async with session.request(
                 method, server + path, params=query, json=body, headers={**login, **(headers or {})}
             ) as response:
-                answer = await response.json(content_type=None)
+                answer = await _read(response)
                 if response.status >= 400:
                     raise _error(response.status, answer)
                 return answer if isinstance(answer, dict) else {}
@@ -153,9 +153,23 @@ class HttpCluster:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
                 headers={"User-Agent": names.FIELD_MANAGER},
+                trust_env=True,  # HTTPS_PROXY and NO_PROXY, as kubectl does
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
             )
         return self._session, self._connection.server, self._connection.headers
+
+
+async def _read(response: aiohttp.ClientResponse) -> Any:
+    """Return the JSON of an answer; None where an error is told in other words.
+
+    A resource whose definition was made a moment ago is "404 page not found", in plain text.
+    """
+    try:
+        return await response.json(content_type=None)
+    except ValueError:
+        if response.status < 400:
+            raise
+        return None
 
 
 def _path(manifest: Json) -> str:

@@ -15,6 +15,7 @@ from qwen_operator.decision import Decision, Refusal, decide
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.events import Notice, notices, scaling_notices, warnings
 from qwen_operator.node_facts import NodeFacts
+from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE, image_of, with_release
@@ -66,12 +67,14 @@ def reconcile(
     *,
     engine_image: str,
     vllm_image: str = DEFAULT_VLLM_IMAGE,
+    pod_defaults: PodDefaults = NO_DEFAULTS,
     now: str,
 ) -> Outcome | None:
     """Return what to do about a QwenDeployment; None if it is being deleted.
 
     Args:
         engine_image, vllm_image: the images of specs that name none, by runtime.
+        pod_defaults: what all engines' pods get besides.
         now: the time for conditions that flip, RFC 3339 in UTC.
     """
     metadata = resource["metadata"]
@@ -79,7 +82,7 @@ def reconcile(
         return None
     owner = resources.Owner(metadata["namespace"], metadata["name"], metadata["uid"])
     mine = _own(observed, owner.uid)
-    spec, verdict = _judge(resource, owner, mine, (engine_image, vllm_image))
+    spec, verdict = _judge(resource, owner, mine, (engine_image, vllm_image), pod_defaults)
     sight = Sight(
         old=resource.get("status") or {},
         generation=metadata.get("generation", 0),
@@ -122,7 +125,11 @@ def news(outcome: Outcome) -> list[Notice]:
 
 
 def _judge(
-    resource: Json, owner: resources.Owner, mine: Observed, images: tuple[str, str]
+    resource: Json,
+    owner: resources.Owner,
+    mine: Observed,
+    images: tuple[str, str],
+    defaults: PodDefaults,
 ) -> tuple[QwenDeploymentSpec | None, Decision | Refusal]:
     try:
         spec = parse_spec(resource["spec"])
@@ -132,9 +139,16 @@ def _judge(
     spec = with_release(spec, image)
 
     def build_template(planned: Planned) -> Json:
-        return build_pod_template(owner.name, spec, planned, image=image)
+        return build_pod_template(owner.name, spec, planned, image=image, defaults=defaults)
 
-    verdict = decide(spec, mine.nodes, mine.deployment, image=image, build_template=build_template)
+    verdict = decide(
+        spec,
+        mine.nodes,
+        mine.deployment,
+        image=image,
+        build_template=build_template,
+        defaults=defaults,
+    )
     return spec, verdict
 
 

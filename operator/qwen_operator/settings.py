@@ -32,6 +32,9 @@ class Settings:
         autoscaling_seconds: how often those that are scaled are asked, and decided on.
         metrics_place: how the API server reaches the metrics API; None to serve none.
         metrics_port: where it listens.
+        figures_url: how KEDA reaches the figures; None to serve none.
+        figures_port: where they are served.
+        has_activator: an activator was installed, so that nothing is lost at zero replicas.
     """
 
     engine_image: str
@@ -44,6 +47,9 @@ class Settings:
     autoscaling_seconds: float = 5.0
     metrics_place: Place | None = None
     metrics_port: int = 6443
+    figures_url: str | None = None
+    figures_port: int = 8081
+    has_activator: bool = False
 
 
 def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -66,6 +72,9 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         ),
         metrics_place=_place(args.metrics_service, args.metrics_owner),
         metrics_port=_port("--metrics-port / QWEN_METRICS_PORT", args.metrics_port),
+        figures_url=_url(args.figures_service),
+        figures_port=_port("--figures-port / QWEN_FIGURES_PORT", args.figures_port),
+        has_activator=args.activator,
     )
 
 
@@ -107,6 +116,19 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "",
         "ClusterRole whose deletion deletes the APIService; empty: none",
     )
+    add(
+        "--figures-service",
+        "QWEN_FIGURES_SERVICE",
+        "",
+        "NAMESPACE/NAME[:PORT] of the Service where KEDA asks for figures; empty: serve none",
+    )
+    add("--figures-port", "QWEN_FIGURES_PORT", "8081", "port that the figures are served on")
+    parser.add_argument(
+        "--activator",
+        action="store_true",
+        default=env.get("QWEN_ACTIVATOR") == "true",
+        help="an activator is installed: spec.autoscaling.minReplicas may be 0 [QWEN_ACTIVATOR]",
+    )
     parser.add_argument(
         "--namespace", action="append", default=[env.get("QWEN_NAMESPACES", "")],
         help="serve only this namespace; may be repeated [QWEN_NAMESPACES, comma-separated]",
@@ -133,14 +155,22 @@ def _port(name: str, text: str) -> int:
 def _place(service: str, owner: str) -> Place | None:
     if not service:
         return None
-    found = _SERVICE.fullmatch(service)
+    namespace, name, port = _service("--metrics-service / QWEN_METRICS_SERVICE", service, "443")
+    return Place(namespace, name, port, owner)
+
+
+def _url(service: str) -> str | None:
+    if not service:
+        return None
+    namespace, name, port = _service("--figures-service / QWEN_FIGURES_SERVICE", service, "80")
+    return f"http://{name}.{namespace}.svc:{port}"
+
+
+def _service(name: str, text: str, default_port: str) -> tuple[str, str, int]:
+    found = _SERVICE.fullmatch(text)
     if found is None:
-        raise SettingsError(
-            f"--metrics-service / QWEN_METRICS_SERVICE={service!r}: give NAMESPACE/NAME or "
-            "NAMESPACE/NAME:PORT of a Service"
-        )
-    port = _port("--metrics-service / QWEN_METRICS_SERVICE", found["port"] or "443")
-    return Place(found["namespace"], found["name"], port, owner)
+        raise SettingsError(f"{name}={text!r}: give NAMESPACE/NAME or NAMESPACE/NAME:PORT")
+    return found["namespace"], found["name"], _port(name, found["port"] or default_port)
 
 
 def _one_of(name: str, text: str) -> str:

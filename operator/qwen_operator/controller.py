@@ -25,6 +25,8 @@ from qwen_operator.metrics_api.server import MetricsServer
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.readings import Readings
 from qwen_operator.reconcile import Observed, Outcome, news, reconcile, with_failure
+from qwen_operator.resources import num_going
+from qwen_operator.scale_in import DeletionCosts
 from qwen_operator.scaling import Scaler
 from qwen_operator.scaling_facts import read_facts
 from qwen_operator.scaling_view import ScalingView
@@ -62,6 +64,7 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._nodes = GpuNodes(cluster, clock)
         self._readings = Readings()
+        self._costs = DeletionCosts(cluster, self._readings, clock)
         self._scaler = Scaler(clock, _today)
         self._metrics_api: MetricsApi | None = None
         if settings.metrics_place is not None:
@@ -133,6 +136,7 @@ class Controller:
     async def _scrape(self) -> None:
         for key in {*await self._readings.refresh(), *self._scaler.tell()}:
             self._queue.add(key)
+        await self._costs.keep()
 
     async def _scale(self) -> None:
         for key in await self._scaler.refresh():
@@ -181,6 +185,8 @@ class Controller:
         if outcome is None:
             return True
         try:
+            if going := num_going(observed.deployment, outcome.apply):
+                await self._costs.settle(key, going)
             outcome, is_applied = await self._carry_out(key, outcome, now)
             await self._publish(key, resource, outcome, now)
         except RefusedError as error:

@@ -77,6 +77,13 @@ def build_autoscaler(owner: Owner, spec: AutoscalingSpec) -> dict[str, Any]:
     return _child(owner, "autoscaling/v2", "HorizontalPodAutoscaler", body)
 
 
+def num_going(live: Json | None, manifests: Sequence[Json]) -> int:
+    """Return how many pods the live Deployment will lose when these manifests are applied."""
+    now: int = ((live or {}).get("spec") or {}).get("replicas", 0)
+    wanted = [m["spec"].get("replicas", now) for m in manifests if m["kind"] == "Deployment"]
+    return max(0, now - min(wanted, default=now))
+
+
 def is_owned(child: Json, uid: str) -> bool:
     """Say whether an object belongs to the owner with this uid."""
     owners = child["metadata"].get("ownerReferences") or ()

@@ -80,6 +80,12 @@ class Cluster(Protocol):
         """Delete this very object; one that is gone, or another by now, is let be."""
         ...
 
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, *, uid: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Set annotations of this very object; one that is gone, or another by now, is let be."""
+        ...
+
     async def apply_status(self, resource: Json, status: Json) -> None:
         """Replace this operator's part of a QwenDeployment's status."""
         ...

@@ -86,6 +86,13 @@ def build_scaled_object(
     return _child(owner, GROUP_VERSION, "ScaledObject", {"spec": body}, blocks=False)
 
 
+def num_going(live: Json | None, manifests: Sequence[Json]) -> int:
+    """Return how many pods the live Deployment will lose when these manifests are applied."""
+    now: int = ((live or {}).get("spec") or {}).get("replicas", 0)
+    wanted = [m["spec"].get("replicas", now) for m in manifests if m["kind"] == "Deployment"]
+    return max(0, now - min(wanted, default=now))
+
+
 def is_owned(child: Json, uid: str) -> bool:
     """Say whether an object belongs to the owner with this uid."""
     owners = child["metadata"].get("ownerReferences") or ()

@@ -247,7 +247,7 @@ def test_the_rights_are_the_least_that_do() -> None:
         "keda.sh/scaledobjects": {"get", "create", "patch", "delete"},
         "qwenoperator.io/qwendeployments/scale": {"patch"},
         "discovery.k8s.io/endpointslices": {"get", "list", "watch"},
-        "/pods": {"list", "watch"},
+        "/pods": {"list", "watch", "patch"},
         "/events": {"get", "create", "patch"},
         "autoscaling/horizontalpodautoscalers": {
             "get", "list", "watch", "create", "patch", "delete",

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from qwen_engine.batch import build_model_input
+from qwen_engine.checkpoint_shapes import read_shapes
 from qwen_engine.config import EngineConfig
 from qwen_engine.encoder import SECONDS_ALONE, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
@@ -68,7 +69,7 @@ class Worker:
             model_config, max_len=config.max_model_len, dtype=self._dtype, device=self._device
         )
         self._tower = allocate_tower(config, model_config, dtype=self._dtype, device=self._device)
-        targets = self._model.checkpoint_tensors()
+        targets = self._model.checkpoint_tensors(read_shapes(config.model_path))
         if self._tower is not None:
             targets |= self._tower.checkpoint_tensors()
         load_weights(

@@ -118,14 +118,16 @@ class Controller:
         return f"reconciled {age:.0f} s ago"
 
     async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+        """Do something so often, however long it takes itself; a little rest it always gives."""
         while True:
+            begun = self._clock()
             try:
                 await action()
             except ApiError as error:
                 logger.warning("%s", error)
             except Exception:
                 logger.exception("a background task failed and goes on")
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(max(seconds / 10, begun + seconds - self._clock()))
 
     async def _resync(self) -> None:
         self._queue.add(_HEARTBEAT)

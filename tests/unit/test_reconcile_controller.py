@@ -39,6 +39,7 @@ class MemoryCluster:
         self.refuse: dict[str, list[ApiError]] = {}
         self.nodes: list[Any] = []
         self.node_listings = 0
+        self.served: set[str] = set()  # kinds of others
 
     def _check(self, kind: str) -> None:
         if errors := self.refuse.get(kind):
@@ -56,6 +57,14 @@ class MemoryCluster:
             self.node_listings += 1
             return self.nodes
         return [self.about] if kind is api.QWEN_DEPLOYMENT and self.about else []
+
+    async def serves(self, kind: Kind) -> bool:
+        return kind.kind in self.served
+
+    async def scale(self, about: Mapping[str, Any], replicas: int) -> None:
+        self._check("scale")
+        assert self.about is not None
+        self.about["spec"]["replicas"] = replicas
 
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._check(manifest["kind"])

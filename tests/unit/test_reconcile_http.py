@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from qwen_operator import handlers
+from qwen_operator import credentials, handlers
 from qwen_operator.cluster import DEPLOYMENT, EVENT, NODE, POD, SERVICE
 from qwen_operator.errors import RefusedError, UnavailableError
 from qwen_operator.http_cluster import Connection, HttpCluster
@@ -153,6 +153,23 @@ async def test_an_event_that_is_there_is_counted_not_repeated() -> None:
     assert calls[-1] == ("PATCH", {"count": 5, "lastTimestamp": "now"})
 
 
+async def test_a_refusal_in_plain_words_is_a_refusal() -> None:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=404, text="404 page not found")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    server = TestServer(app)
+    await server.start_server()
+    cluster = HttpCluster(lambda: Connection(str(server.make_url("")).rstrip("/"), {}))
+    try:
+        with pytest.raises(RefusedError, match="HTTP 404"):
+            await cluster.fetch_all(POD, "ns")
+    finally:
+        await cluster.close()
+        await server.close()
+
+
 async def test_it_waits_for_the_crd_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,7 +180,7 @@ async def test_it_waits_for_the_crd_and_says_so(
         return answers.pop() if answers else (200, {"items": [], "metadata": {}})
 
     async with api(answer) as cluster:
-        await handlers._wait_for_crd(cluster)
+        await handlers._wait_for_crd(cluster, "ns")
     assert answers == []
     assert "install the CRD" in caplog.text
 
@@ -182,7 +199,7 @@ async def test_it_waits_for_the_crd_and_says_so(
 def test_in_a_pod_the_api_server_is_found_without_dns(
     env: dict[str, str], server: str | None
 ) -> None:
-    assert handlers._server(env) == server
+    assert credentials._server(env) == server
 
 
 def test_kopf_is_told_to_write_nothing() -> None:
@@ -190,6 +207,6 @@ def test_kopf_is_told_to_write_nothing() -> None:
     assert settings.posting.enabled is False
     assert settings.peering.standalone is True
     selectors = settings.watching.label_selectors
-    assert {selectors[key] for key in selectors} == {"qwenoperator.io/deployment"}
+    assert {selectors[key].split(",")[0] for key in selectors} == {"qwenoperator.io/deployment"}
     assert isinstance(settings, kopf.OperatorSettings)
     assert EVENT.path("ns") == "/api/v1/namespaces/ns/events"

@@ -68,6 +68,13 @@ class MemoryFleet:
             return copy.deepcopy(self._nodes)
         return list(self._owners.values()) if kind is api.QWEN_DEPLOYMENT else []
 
+    async def serves(self, kind: Kind) -> bool:
+        """Say that nothing of others is installed."""
+        return False
+
+    async def scale(self, resource: Json, replicas: int) -> None:
+        """Never asked: nothing here goes to zero."""
+
     async def apply(self, manifest: Json) -> None:
         """Make the manifest live; a Deployment has all its pods at once."""
         name, live = manifest["metadata"]["name"], copy.deepcopy(dict(manifest))

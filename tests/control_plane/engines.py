@@ -23,11 +23,14 @@ class Engine:
         self.free = free
         self.measured: dict[str, int] = {}
         self.raw: bytes | None = None
+        self.answers = threading.Event()  # cleared: takes questions, and says nothing
+        self.answers.set()
         self.address = next(_ADDRESSES)
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                engine.answers.wait(60)
                 self.send_response(200)
                 self.end_headers()
                 bodies = {"/stats": engine.body, "/metrics": engine.metrics}
@@ -59,6 +62,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop answering."""
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
 

@@ -20,7 +20,7 @@ class End:
     error: str | None = None
 
 
-class Streams:
+class Talkers:
     """So many clients in a thread of their own, each with one connection that it keeps.
 
     A client ends at its first error. Leaving the block lets every client end the stream that it

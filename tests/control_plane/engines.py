@@ -16,6 +16,11 @@ _NET = f"127.{64 + os.getpid() // 250 % 64}.{os.getpid() % 250}"
 _ADDRESSES = (f"{_NET}.{number}" for number in itertools.count(1))
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of askers who did not wait for the answer."""
+
+
 class Engine:
     """Answers /stats, on the engine's port of an address of its own."""
 
@@ -39,7 +44,7 @@ class Engine:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer((self.address, 8000), Handler)
+        self._server = _Server((self.address, 8000), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def body(self) -> bytes:

@@ -59,7 +59,6 @@ def running(cluster: Cluster, *, pool: str, namespace: str) -> Iterator[Picker]:
         str(tools.ensure("epp") / "epp"),
         f"--pool-name={pool}",
         f"--pool-namespace={namespace}",
-        f"--kubeconfig={cluster.kubeconfig}",
         f"--grpc-port={port}",
         f"--grpc-health-port={health}",
         f"--metrics-port={metrics}",
@@ -67,9 +66,15 @@ def running(cluster: Cluster, *, pool: str, namespace: str) -> Iterator[Picker]:
         "--tracing=false",
     ]
     log = cluster.run.logs / "epp.log"
-    process = spawn(argv, log=log, env={**os.environ, RUN_MARK: str(cluster.run.path)})
+    environment = {**os.environ, RUN_MARK: str(cluster.run.path), **cluster.environment}
+    process = spawn(argv, log=log, env=environment)
+
+    def listens() -> bool:
+        assert process.poll() is None, f"the picker ended by itself:\n{tail(log)}"
+        return _listens(port)
+
     try:
-        until(lambda: _listens(port), what=f"the picker, which says {tail(log)}", within_seconds=60)
+        until(listens, what="the picker's port", within_seconds=60)
         yield Picker(port, log)
     finally:
         stop([process], grace_seconds=5)

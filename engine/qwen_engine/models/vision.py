@@ -7,13 +7,14 @@ A *frame* is what attends to itself: a picture, or two consecutive pictures of a
 share each patch. Patches come in the order of the merge: the four that become one token lie side
 by side.
 
-The work is done in *tiles* of a thousand patches or so. What a tile needs besides weights stays
-in the processor's caches; and whoever runs the tower may stop between two tiles to let others
-have their turn, for a large picture takes seconds.
+The work is done in *tiles* of a thousand patches or so, so that what one needs besides weights
+stays in the processor's caches. A large picture takes seconds: whoever runs the tower may stop
+after each piece to let others have their turn, and say by a `Pace` how large pieces are.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -26,6 +27,7 @@ from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.rotary import rotate
 from qwen_engine.models.allocation import give_memory
+from qwen_engine.models.vision_pace import Pace
 from qwen_engine.models.vision_tiles import Tile, cut_tiles
 from qwen_engine.planning.vision import VisionShape
 
@@ -87,22 +89,24 @@ class VisionBlock(nn.Module):
         self.down = Linear(inner, {"linear_fc2": hidden}, bias=True)
         self.num_heads = vision.num_heads
 
-    def run(self, packed: Packed) -> Iterator[None]:
-        """Change `packed.hidden`; give the caller a turn after each tile."""
+    def run(self, packed: Packed, pace: Pace) -> Iterator[None]:
+        """Change `packed.hidden`; give the caller a turn after each piece of a tile."""
         hidden = packed.hidden
         heads = hidden.new_empty(len(hidden), 3, self.num_heads, hidden.shape[1] // self.num_heads)
-        for tile in packed.tiles:  # all keys before the first query
+        size, inner = hidden.shape[1], self.up.weight.shape[0]
+        for tile in pace.pieces("keys", packed.tiles, lambda _: 6 * size**2):  # before any query
             rows = tile.rows
             mapped = self.qkv(self.attention_norm(hidden[rows])).view(-1, *heads.shape[1:])
             # In float32 as upstream: a patch far to the right turns by many radians.
             heads[rows, :2] = rotate(mapped[:, :2].float(), packed.cos[rows], packed.sin[rows])
             heads[rows, 2] = mapped[:, 2]
             yield
-        for tile in packed.tiles:
+        products = 2 * size * (size + 2 * inner)
+        for tile in pace.pieces("queries", packed.tiles, lambda x: products + 4 * size * x.frame):
             part = hidden[tile.rows]
             part += self.proj(_attend(heads, tile))
-            inner = functional.gelu(self.up(self.feed_forward_norm(part)), approximate="tanh")
-            part += self.down(inner)
+            widened = self.up(self.feed_forward_norm(part))
+            part += self.down(functional.gelu(widened, approximate="tanh"))
             yield
 
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
@@ -193,18 +197,39 @@ class VisionTower(nn.Module):
                 encoded: torch.Tensor = end.value
                 return encoded
 
-    def run(self, items: Sequence[Pixels]) -> Generator[None, None, torch.Tensor]:
-        """Encode the items in turns of a tile each; what is returned is what `forward` returns."""
-        packed = self._pack(items)
-        tapped = []
+    def run(
+        self, items: Sequence[Pixels], pace: Pace | None = None
+    ) -> Generator[None, None, torch.Tensor]:
+        """Encode the items in turns of a piece each; what is returned is what `forward` returns.
+
+        pace: decides how large a piece is; without one it is a tile.
+        """
+        pace = pace or Pace()
+        packed = yield from self._pack(items, pace)
+        taps, size = self.vision.taps, self.vision.out_hidden_size
+        num_tokens = len(packed.hidden) // self.vision.merge_size**2
+        encoded = packed.hidden.new_empty(num_tokens, (1 + len(taps)) * size)
+        parts = encoded.chunk(1 + len(taps), dim=1)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, VisionBlock)
-            yield from block.run(packed)
-            if index in self.vision.taps:
-                merger = self.tap_mergers[self.vision.taps.index(index)]
-                tapped.append(merger(packed.hidden))
-                yield
-        return torch.cat([self.merger(packed.hidden), *tapped], dim=1)
+            yield from block.run(packed, pace)
+            if index in taps:
+                place = taps.index(index)
+                yield from self._merge(
+                    self.tap_mergers[place], packed.hidden, parts[1 + place], pace
+                )
+        yield from self._merge(self.merger, packed.hidden, parts[0], pace)
+        return encoded
+
+    def _merge(
+        self, merger: nn.Module, hidden: torch.Tensor, encoded: torch.Tensor, pace: Pace
+    ) -> Iterator[None]:
+        patches = self.vision.merge_size**2  # of a token
+        products = 2 * self.vision.merged_size * (self.vision.merged_size + encoded.shape[1])
+        for rows in pace.row_pieces("merge", len(hidden), products / patches):
+            tokens = slice(rows.start // patches, rows.stop // patches)
+            encoded[tokens] = merger(hidden[rows])
+            yield
 
     def num_tokens(self, grid: tuple[int, int, int]) -> int:
         """Return the tokens that an item of this many patches becomes."""
@@ -228,16 +253,18 @@ class VisionTower(nn.Module):
             tensors.update(merger.checkpoint_tensors(f"{PREFIX}deepstack_merger_list.{index}."))
         return tensors
 
-    def _embed(self, item: Pixels) -> torch.Tensor:
+    def _embed(self, item: Pixels, hidden: torch.Tensor, pace: Pace) -> Iterator[None]:
+        """Write the item's patches to `hidden`, [num_patches, hidden]."""
         assert self._scale is not None
         assert self._offset is not None
-        pixels = item.values.to(self._scale.device) * self._scale + self._offset
-        pixels = pixels.expand(-1, -1, self.vision.temporal_patch_size, -1)
-        embedded: torch.Tensor = self.patch(pixels.flatten(1).to(self.positions.dtype))
         count, rows, columns = item.grid
-        places = self._resampled_positions(rows, columns)
-        embedded.view(count, -1, embedded.shape[-1]).add_(places.to(embedded.dtype))
-        return embedded
+        hidden.view(count, rows * columns, -1).copy_(self._resampled_positions(rows, columns))
+        yield
+        for part in pace.row_pieces("patches", len(hidden), 2 * self.patch.weight.numel()):
+            pixels = item.values[part].to(self._scale.device) * self._scale + self._offset
+            pixels = pixels.expand(-1, -1, self.vision.temporal_patch_size, -1)
+            hidden[part] += self.patch(pixels.flatten(1).to(hidden.dtype))
+            yield
 
     def _resampled_positions(self, rows: int, columns: int) -> torch.Tensor:
         """Return the learned grid, resampled to that of a frame: float32 [num_patches, hidden]."""
@@ -248,8 +275,11 @@ class VisionTower(nn.Module):
         )
         return self._in_merge_order(resampled[0].permute(1, 2, 0))
 
-    def _pack(self, items: Sequence[Pixels]) -> Packed:
-        hidden = torch.cat([self._embed(item) for item in items])
+    def _pack(self, items: Sequence[Pixels], pace: Pace) -> Generator[None, None, Packed]:
+        sizes = [item.grid[0] * item.grid[1] * item.grid[2] for item in items]
+        hidden = self.positions.new_empty(sum(sizes), self.vision.hidden_size)
+        for item, size, end in zip(items, sizes, itertools.accumulate(sizes), strict=True):
+            yield from self._embed(item, hidden[end - size : end], pace)
         angles = torch.cat([self._angles(*item.grid) for item in items]).to(hidden.device)
         grids = ((item.grid[0], item.grid[1] * item.grid[2]) for item in items)
         return Packed(hidden, angles.cos(), angles.sin(), list(cut_tiles(grids)))

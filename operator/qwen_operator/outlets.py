@@ -18,6 +18,7 @@ from qwen_operator.scaling import Scaler
 from qwen_operator.scaling_view import ScalingView
 from qwen_operator.settings import Settings
 from qwen_operator.spec_autoscaling import Provider
+from qwen_operator.telemetry import Telemetry
 
 _NO_METRICS_API = Problem(
     "MetricsApiOff",
@@ -40,7 +41,8 @@ class Outlets:
         self._figures_url = settings.figures_url
         self._figures: FiguresServer | None = None
         if self._figures_url is not None:
-            self._figures = FiguresServer(settings.figures_port, scaler.wish)
+            series = Telemetry(scaler).render
+            self._figures = FiguresServer(settings.figures_port, scaler.wish, series)
 
     async def register(self) -> bool:
         """Keep the metrics API registered; return whether what is wrong with it has changed."""

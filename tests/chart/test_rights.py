@@ -13,6 +13,7 @@ from tests.chart.rights import Grant, denied, grants_of, operators_calls, unused
 from tests.cluster.client import Cluster
 from tests.cluster.kwok import NodeFactory
 from tests.cluster.polling import until
+from tests.control_plane.engines import Engine, give_address
 from tests.control_plane.operator_process import OperatorProcess, free_port
 from tests.control_plane.qwen import L4_LABELS, SECONDS, Qwen
 
@@ -48,7 +49,7 @@ def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
     try:
         operator.start(**_chart_environment(namespace), **served)
         control_plane.wait_established(CRD_NAME)  # the operator's doing
-        kwok_nodes("l4-0", labels=L4_LABELS, allocatable={"nvidia.com/gpu": "1"})
+        kwok_nodes("l4-0", labels=L4_LABELS, allocatable={"nvidia.com/gpu": "2"})
         _do_all_that_there_is(Qwen(control_plane, namespace))
         assert control_plane.exists("apiservice", API_SERVICE)
         grants = grants_of(control_plane, "op", namespace)
@@ -81,10 +82,33 @@ def _do_all_that_there_is(qwen: Qwen) -> None:
     qwen.wait_for("chat", "Available", "ScaledToZero")
     qwen.kubectl("scale", "qwen/chat", "--replicas=1")
     qwen.wait_for("chat", "Available", "Serving")  # told before: the same event, once more
+    _use_one_of_two_pods(qwen)
     qwen.patch("chat", {"autoscaling": {"maxReplicas": 2}})
     until(lambda: qwen.get("hpa", "chat"), what="its HPA", within_seconds=SECONDS)
     qwen.patch("chat", {"autoscaling": {"enabled": False}})
     qwen.wait_gone("hpa", "chat")
+
+
+def _use_one_of_two_pods(qwen: Qwen) -> None:
+    """Give the operator a reason to say which pod goes first at a scale-in."""
+    qwen.kubectl("scale", "qwen/chat", "--replicas=2")
+    until(lambda: len(_running(qwen)) == 2, what="two pods", within_seconds=SECONDS)
+    engine = Engine(free=40)
+    try:
+        give_address(qwen, _running(qwen)[0], engine)
+        cost = "controller.kubernetes.io/pod-deletion-cost"
+        until(
+            lambda: any(cost in p["metadata"].get("annotations", {}) for p in qwen.all("pod")),
+            what="a deletion cost",
+            within_seconds=SECONDS,
+        )
+    finally:
+        engine.close()
+
+
+def _running(qwen: Qwen) -> list[str]:
+    pods = [pod for pod in qwen.all("pod") if pod["status"].get("podIP")]
+    return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 def _chart_environment(namespace: str) -> dict[str, str]:

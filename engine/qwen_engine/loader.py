@@ -46,7 +46,7 @@ def load_weights(
         ModelNotFoundError: no safetensors there.
         CheckpointError: damaged; or names are missing, left over, twice there or misshapen.
     """
-    paths = _find_files(folder)
+    paths = find_files(folder)
     progress = _Progress(sum(path.stat().st_size for path in paths), on_progress)
     scales = _read_scales(paths, is_redundant)
     filled: dict[str, Path] = {}
@@ -134,7 +134,8 @@ class _Fill:
         self.progress.add(self.file.entries[self.name].num_bytes)
 
 
-def _find_files(folder: Path) -> list[Path]:
+def find_files(folder: Path) -> list[Path]:
+    """Return a checkpoint's files. Raises as `load_weights` does."""
     index = folder / INDEX_NAME
     if index.exists():
         paths = [folder / name for name in _read_index(index)]

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.engines import NUM_CORES, REPOSITORY
-from tests.bench.servers import our_server, running
+from tests.bench.servers import our_server, running_server
 from tests.models.qwen3 import build_random_qwen3
 
 PROMPT_TOKENS = 32
@@ -33,7 +33,7 @@ TARGET_SECONDS = 3.0
 
 def measure_start(model: Path) -> dict[str, float]:
     """Return the seconds of one start."""
-    with running(our_server(model)) as (port, process, seconds_to_ready):
+    with running_server(our_server(model)) as (port, process, seconds_to_ready):
         processor_seconds = _processor_seconds(process.pid)
         first = _seconds(lambda: _complete(port, 1))
         second = _seconds(lambda: _complete(port, 2))

@@ -254,9 +254,8 @@ class Controller:
         return outcome, True
 
     async def _publish(self, key: Key, resource: Json, outcome: Outcome, now: str) -> None:
-        if outcome.status == resource.get("status"):
-            return
-        await self._cluster.apply_status(resource, outcome.status)
+        if outcome.status != resource.get("status"):
+            await self._cluster.apply_status(resource, outcome.status)
         for event in build_events(news(outcome), resource, now, reporter=names.FIELD_MANAGER):
             logger.info("%s/%s: %s: %s", *key, event["reason"], event["message"])
             try:

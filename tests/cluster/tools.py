@@ -78,6 +78,12 @@ TOOL_SETS = {
             "epp", "2-4 min", manifests={"sigs.k8s.io/gateway-api-inference-extension": "config"}
         ),
         ToolSet("pause", "seconds"),
+        ToolSet(
+            "keda",
+            "8 min",
+            renames={"operator": "keda-operator", "adapter": "keda-adapter"},
+            manifests={"github.com/kedacore/keda/v2": "config"},
+        ),
     )
 }
 

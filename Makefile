@@ -43,7 +43,7 @@ test-control-plane: ## The operator on a real API server
 test-chart: ## helm lint, template and the schema
 test-cluster: ## The local cluster itself
 test-e2e: ## Real pods: install, answer, kill, delete (as root)
-test-ecosystem: ## Beside what others make: KEDA scales real engines (as root)
+test-ecosystem: ## Beside what others make: KEDA, and the Gateway API's endpoint picker (as root)
 
 test-gpu: ## What needs a CUDA device
 	@$(SETUP) lint && $(PYTEST) -m gpu tests

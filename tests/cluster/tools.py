@@ -1,6 +1,6 @@
 """Builds the cluster's programs from Go modules pinned in gotools/, once per pin.
 
-`python -m tests.cluster.tools [kubernetes etcd helm kwok keda]` builds them ahead of time. What is
+`python -m tests.cluster.tools [kubernetes etcd helm kwok keda epp]` builds them ahead of time. What is
 built lies in <cache>/bin/<name>-<hash of its files and flags>/ and is never touched again.
 """
 

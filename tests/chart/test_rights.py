@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from qwen_operator.activation import build_slice
 from tests.chart.rights import Grant, denied, grants_of, operators_calls, unused
 from tests.cluster.client import Cluster
 from tests.cluster.kwok import NodeFactory
@@ -85,6 +87,7 @@ def _do_all_that_there_is(qwen: Qwen) -> None:
     _use_one_of_two_pods(qwen)
     qwen.patch("chat", {"autoscaling": {"maxReplicas": 2}})
     until(lambda: qwen.get("hpa", "chat"), what="its HPA", within_seconds=SECONDS)
+    _wake_from_zero(qwen)
     qwen.patch("chat", {"autoscaling": {"enabled": False}})
     qwen.wait_gone("hpa", "chat")
 
@@ -106,6 +109,21 @@ def _use_one_of_two_pods(qwen: Qwen) -> None:
         engine.close()
 
 
+def _wake_from_zero(qwen: Qwen) -> None:
+    """Have a request wait at zero replicas, as the activator would say it."""
+    qwen.kubectl("scale", "qwen/chat", "--replicas=0")
+    qwen.patch("chat", {"autoscaling": {"minReplicas": 0}})
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    owner = qwen.get("qwen", "chat")["metadata"]
+    waiting = build_slice(owner, address="198.18.0.9", port=9, is_routed=False, waiting_at=now)
+    qwen.cluster.apply(waiting, namespace=qwen.namespace)
+    until(
+        lambda: qwen.get("qwen", "chat")["spec"]["replicas"] == 1,
+        what="a replica for who waits",
+        within_seconds=SECONDS,
+    )
+
+
 def _running(qwen: Qwen) -> list[str]:
     pods = [pod for pod in qwen.all("pod") if pod["status"].get("podIP")]
     return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
@@ -118,6 +136,7 @@ def _chart_environment(namespace: str) -> dict[str, str]:
         "QWEN_METRICS_OWNER": f"{namespace}-{METRICS}",
         "QWEN_METRICS_PORT": str(free_port()),
         "QWEN_INSTALL_CRD": "true",
+        "QWEN_ACTIVATOR": "true",
     }
 
 

@@ -61,8 +61,6 @@ def test_without_its_operator_an_hpa_holds_and_a_scale_up_that_was_cut_short_is_
     metrics_operator.start()
     _until_replicas(fleet, 3)
     assert stays(fleet.replicas, 3)
-    fleet.fill(free=90)
-    _until_replicas(fleet, 1)
 
 
 def test_while_an_engine_is_silent_nothing_is_scaled_in(

@@ -81,6 +81,8 @@ class Worker:
         self._encoder = Encoder(self._tower) if self._tower is not None else None
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
+        if self._tower is not None:
+            self._tower.tune(self._gemm if config.quantization == "none" else None)
         self._caches = self._allocate_caches(model_config)
         self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
         self._backend = build_backend(

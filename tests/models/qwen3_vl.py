@@ -1,4 +1,4 @@
-"""The shape of Qwen3-VL-2B with random weights in bfloat16: for the speed of pictures.
+"""The shape of Qwen3-VL-2B with random weights in bfloat16: what pictures are timed on.
 
 The tower is whole; of the text model's layers, and of its vocabulary, there can be fewer, so that
 three engines fit beside each other. Made by transformers; same small tokenizer as `tiny_vision`.
@@ -40,7 +40,7 @@ _PREPROCESSOR: dict[str, Any] = {
 
 
 def build_random_qwen3_vl(num_layers: int = NUM_LAYERS, out_dir: Path | None = None) -> Path:
-    """Make the model in `out_dir` unless it is there (4.3 GB with all layers)."""
+    """Make the model in `out_dir` unless it is there (whole: 4.3 GB); return the folder."""
     default = cache_dir() / f"qwen3-vl-2b-{num_layers}-layers-random-v{VERSION}"
     return build_once(out_dir or default, partial(_make, num_layers))
 

@@ -23,15 +23,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.vision import VisionLibrary
+from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
-from qwen_engine.layers.rotary import rotate
 from qwen_engine.models.allocation import give_memory
+from qwen_engine.models.vision_block import LayerNorm, Packed, VisionBlock
 from qwen_engine.models.vision_pace import Pace
-from qwen_engine.models.vision_tiles import Tile, cut_tiles
+from qwen_engine.models.vision_tiles import cut_tiles
 from qwen_engine.planning.vision import VisionShape
 
-NORM_EPS = 1e-6
 PREFIX = "model.visual."
 
 
@@ -47,85 +49,6 @@ class Pixels:
 
     values: torch.Tensor
     grid: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """The patches of all items, one after the other."""
-
-    hidden: torch.Tensor  # [num_patches, hidden], changed in place block by block
-    cos: torch.Tensor  # float32 [num_patches, 1, 1, head_dim]
-    sin: torch.Tensor
-    tiles: list[Tile]
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation whose memory comes later."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(size), requires_grad=False)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, NORM_EPS)
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield f"{prefix}weight", self.weight
-        yield f"{prefix}bias", self.bias
-
-
-class VisionBlock(nn.Module):
-    """Pre-norm attention within each frame, and a feed-forward with tanh-GELU."""
-
-    def __init__(self, vision: VisionShape) -> None:
-        super().__init__()
-        hidden, inner = vision.hidden_size, vision.intermediate_size
-        self.attention_norm = LayerNorm(hidden)
-        self.qkv = Linear(hidden, {"qkv": 3 * hidden}, bias=True)
-        self.proj = Linear(hidden, {"proj": hidden}, bias=True)
-        self.feed_forward_norm = LayerNorm(hidden)
-        self.up = Linear(hidden, {"linear_fc1": inner}, bias=True)
-        self.down = Linear(inner, {"linear_fc2": hidden}, bias=True)
-        self.num_heads = vision.num_heads
-
-    def run(self, packed: Packed, pace: Pace) -> Iterator[None]:
-        """Change `packed.hidden`; give the caller a turn after each piece of a tile."""
-        hidden = packed.hidden
-        heads = hidden.new_empty(len(hidden), 3, self.num_heads, hidden.shape[1] // self.num_heads)
-        size, inner = hidden.shape[1], self.up.weight.shape[0]
-        for tile in pace.pieces("keys", packed.tiles, lambda _: 6 * size**2):  # before any query
-            rows = tile.rows
-            mapped = self.qkv(self.attention_norm(hidden[rows])).view(-1, *heads.shape[1:])
-            # In float32 as upstream: a patch far to the right turns by many radians.
-            heads[rows, :2] = rotate(mapped[:, :2].float(), packed.cos[rows], packed.sin[rows])
-            heads[rows, 2] = mapped[:, 2]
-            yield
-        products = 2 * size * (size + 2 * inner)
-        for tile in pace.pieces("queries", packed.tiles, lambda x: products + 4 * size * x.frame):
-            part = hidden[tile.rows]
-            part += self.proj(_attend(heads, tile))
-            widened = self.up(self.feed_forward_norm(part))
-            part += self.down(functional.gelu(widened, approximate="tanh"))
-            yield
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield from self.attention_norm.checkpoint_tensors(f"{prefix}norm1.")
-        yield from self.qkv.checkpoint_tensors(f"{prefix}attn.")
-        yield from self.proj.checkpoint_tensors(f"{prefix}attn.")
-        yield from self.feed_forward_norm.checkpoint_tensors(f"{prefix}norm2.")
-        yield from self.up.checkpoint_tensors(f"{prefix}mlp.")
-        yield from self.down.checkpoint_tensors(f"{prefix}mlp.")
-
-
-def _attend(heads: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """Return what the tile's patches see in their frames: [rows, hidden]."""
-    query, key, value = (
-        heads[rows, index].view(tile.num_frames, -1, *heads.shape[2:]).transpose(1, 2)
-        for index, rows in enumerate((tile.rows, tile.seen, tile.seen))
-    )
-    seen = functional.scaled_dot_product_attention(query, key, value)
-    return seen.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 class Merger(nn.Module):
@@ -186,6 +109,26 @@ class VisionTower(nn.Module):
         means, stds = (torch.tensor(x, device=device).view(1, -1, 1, 1) for x in (mean, std))
         tower._scale, tower._offset = 1 / (255 * stds), -means / stds
         return tower
+
+    @torch.inference_mode()
+    def tune(self, gemm: MeasuredGemm | None = None) -> None:
+        """On a CPU, choose how it is computed from now on; once the weights are in place.
+
+        gemm: how the text model's products are, if in the same dtype; else they are measured here.
+        """
+        if self.positions.device.type != "cpu":
+            return
+        found = NativeLibrary.find()
+        library = VisionLibrary(found) if found is not None else None
+        if library is not None and not library.runs(self.positions.dtype, self.vision.head_dim):
+            library = None
+        ups = [block.up.weight for block in self.blocks if isinstance(block, VisionBlock)]
+        gemm = gemm or choose_gemm(ups, found)
+        for module in self.modules():
+            if isinstance(module, Linear) and gemm is not None:
+                module.use(gemm)
+            if isinstance(module, LayerNorm | VisionBlock):
+                module.library = library
 
     def forward(self, items: Sequence[Pixels]) -> torch.Tensor:
         """Encode the items, one after the other in the result."""
@@ -291,7 +234,7 @@ class VisionTower(nn.Module):
         row = torch.arange(rows).view(-1, 1, 1).expand(rows, columns, 1)
         column = torch.arange(columns).view(1, -1, 1).expand(rows, columns, 1)
         half = self._in_merge_order(torch.cat((row * inverse, column * inverse), dim=-1))
-        return torch.cat((half, half), dim=-1).repeat(count, 1)[:, None, None]
+        return torch.cat((half, half), dim=-1).repeat(count, 1)
 
     def _in_merge_order(self, x: torch.Tensor) -> torch.Tensor:
         """Reorder [rows, columns, size] to [num_patches, size], the merged ones side by side."""

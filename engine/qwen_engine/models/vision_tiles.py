@@ -10,6 +10,7 @@ from dataclasses import dataclass
 TILE_PATCHES = 1024
 # Each patch of a tile sees all of its frame; a tile of a large picture is therefore smaller.
 TILE_PAIRS = 2**22
+TILE_STEP = 64  # attention takes queries by the 32, and products rows by the dozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def cut_tiles(frames: Iterable[tuple[int, int]]) -> Iterator[Tile]:
                 rows = slice(first, min(first + together * size, end))
                 yield Tile(rows, rows, (rows.stop - first) // size)
         else:
-            step = max(128, min(TILE_PATCHES, TILE_PAIRS // size))
+            step = max(128, min(TILE_PATCHES, TILE_PAIRS // size) // TILE_STEP * TILE_STEP)
             for frame in range(start, end, size):
                 seen = slice(frame, frame + size)
                 for first in range(frame, seen.stop, step):

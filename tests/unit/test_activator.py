@@ -18,7 +18,7 @@ from qwen_operator.activator.forward import open_session
 from qwen_operator.activator.reception import Reception
 from qwen_operator.activator.run import parse_activator_settings
 from qwen_operator.activator.targets import Endpoint, Guest, read_guest, ready_endpoints
-from qwen_operator.errors import SettingsError, UnavailableError
+from qwen_operator.errors import OperatorError, SettingsError, UnavailableError
 from qwen_operator.spec_autoscaling import Hold
 from tests.unit.operator_states import Json, resource
 from tests.unit.test_reconcile_autoscaling import scaled
@@ -262,11 +262,18 @@ class Slices:
 async def test_a_service_is_led_here_while_no_pod_is_ready_and_waiting_requests_are_told() -> None:
     cluster = Slices()
     reception = Reception(cluster, "127.0.0.1", lambda: datetime(2026, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
+    with pytest.raises(OperatorError, match="not there"):
+        reception.check_alive()
     reception.start()
     cluster.failures = 1
     key = ("ns", "chat")
-    await reception.see_resource(key, scaled(minReplicas=0))
+    opening = asyncio.create_task(reception.see_resource(key, scaled(minReplicas=0)))
+    for _ in range(20):  # its Service's slices are made, and seen, at the same time
+        reception.see_slice(pods_slice("10.0.0.1", ready=False), is_gone=False)
+        await asyncio.sleep(0)
+    await opening
     await until(lambda: cluster.applied)
+    assert reception.check_alive() == "1 QwenDeployments"
     slice_ = cluster.applied[-1]
     assert slice_["metadata"]["labels"]["kubernetes.io/service-name"] == "chat"
     assert slice_["metadata"]["ownerReferences"][0]["uid"] == "uid-1"

@@ -23,7 +23,7 @@ from qwen_operator.activator.door import Door
 from qwen_operator.activator.forward import open_session
 from qwen_operator.activator.targets import read_guest, ready_endpoints
 from qwen_operator.cluster import Cluster
-from qwen_operator.errors import ApiError
+from qwen_operator.errors import ApiError, OperatorError
 
 Json = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
@@ -66,8 +66,9 @@ class Reception:
         if guest is None:
             await self._see_off(key)
         elif door is None:
-            door = self._doors[key] = Door(guest, self._session, lambda: self._mark(key))
+            door = Door(guest, self._session, lambda: self._mark(key))
             await door.open("::" if ":" in self._address else "0.0.0.0")
+            self._doors[key] = door  # only now: a slice may be seen meanwhile
             self._lead(key)
         else:
             door.guest = guest
@@ -104,6 +105,16 @@ class Reception:
     def _mark(self, key: Key) -> None:
         self._dirty.add(key)
         self._wake.set()
+
+    def check_alive(self) -> str:
+        """Return how many are served.
+
+        Raises:
+            OperatorError: slices are not applied any more; the process should be restarted.
+        """
+        if self._task is None or (self._task.done() and not self._is_stopping):
+            raise OperatorError("no EndpointSlice is applied: the task that does it is not there")
+        return f"{len(self._doors)} QwenDeployments"
 
     async def _publish(self) -> None:
         while True:

@@ -47,7 +47,7 @@ async def run(settings: Settings) -> None:
     logger.info("serving QwenDeployments in %s with engine image %s", where, settings.engine_image)
     try:
         await kopf.operator(
-            registry=build_registry(controller, cluster),
+            registry=build_registry(controller, cluster, settings),
             settings=build_kopf_settings(),
             standalone=True,
             clusterwide=not settings.namespaces,

@@ -26,7 +26,8 @@ def find_credentials() -> kopf.ConnectionInfo:
     settings = kopf.OperatorSettings()
     found = kopf.login_with_service_account(settings=settings)
     if found is not None:
-        return dataclasses.replace(found, server=_server(os.environ) or found.server)
+        server = _server(os.environ) or found.server
+        return dataclasses.replace(found, server=server, trust_env=True)
     if found is None:
         # the official client, where it happens to be installed, also runs exec plugins
         found = kopf.login_via_client(logger=logger, settings=settings)
@@ -34,7 +35,7 @@ def find_credentials() -> kopf.ConnectionInfo:
         found = kopf.login_with_kubeconfig(settings=settings)
     if found is None:
         raise kopf.LoginError("neither a service account nor KUBECONFIG gives access to a cluster")
-    return found
+    return dataclasses.replace(found, trust_env=True)  # HTTPS_PROXY and NO_PROXY, as kubectl does
 
 
 def _server(env: Mapping[str, str]) -> str | None:

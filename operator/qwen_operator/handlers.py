@@ -18,8 +18,10 @@ from qwen_operator import names
 from qwen_operator.activation import MANAGED_BY, MANAGER
 from qwen_operator.cluster import QWEN_DEPLOYMENT, Cluster
 from qwen_operator.controller import Controller
+from qwen_operator.crd import apply_crd
 from qwen_operator.credentials import find_credentials
-from qwen_operator.errors import RefusedError
+from qwen_operator.errors import RefusedError, UnavailableError
+from qwen_operator.settings import Settings
 
 Json = Mapping[str, Any]
 _CHILDREN = (
@@ -31,6 +33,7 @@ _CHILDREN = (
     ("discovery.k8s.io", "v1", "endpointslices"),
 )
 _RETRY_SECONDS = 5.0
+_SOON_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
@@ -54,13 +57,15 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def build_registry(controller: Controller, cluster: Cluster) -> kopf.OperatorRegistry:
+def build_registry(
+    controller: Controller, cluster: Cluster, settings: Settings
+) -> kopf.OperatorRegistry:
     """Return the handlers that feed a controller."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry)
     async def start(**_: Any) -> None:
-        await _wait_for_crd(cluster)
+        await _prepare(cluster, settings)
         controller.start()
 
     @kopf.on.cleanup(registry=registry)
@@ -93,15 +98,35 @@ def build_registry(controller: Controller, cluster: Cluster) -> kopf.OperatorReg
     return registry
 
 
-async def _wait_for_crd(cluster: Cluster) -> None:
+async def _prepare(cluster: Cluster, settings: Settings) -> None:
+    """Apply the CRD as soon as the API answers, if that is the operator's work; wait for it."""
+    while settings.installs_crd:
+        try:
+            await apply_crd(cluster)
+            break
+        except UnavailableError as error:
+            logger.warning("the API does not answer: %s", error)
+        await asyncio.sleep(_RETRY_SECONDS)
+    # where there are no rights elsewhere, asking elsewhere is refused, CRD or no CRD
+    await _wait_for_crd(cluster, next(iter(settings.namespaces), None))
+
+
+async def _wait_for_crd(cluster: Cluster, namespace: str | None) -> None:
     """Wait until the API serves QwenDeployments: kopf looks for resources only once."""
+    is_just_made = True  # it may be: then it is served a moment later
     while True:
         try:
-            await cluster.fetch_all(QWEN_DEPLOYMENT)
+            await cluster.fetch_all(QWEN_DEPLOYMENT, namespace)
             return
+        except UnavailableError as error:
+            logger.warning("the API does not answer: %s", error)
         except RefusedError as error:
             if error.status != 404:
                 return  # not for lack of the CRD; the watch will say what is wrong
+            if is_just_made:
+                is_just_made = False
+                await asyncio.sleep(_SOON_SECONDS)
+                continue
             logger.error(
                 "the API does not know QwenDeployments: install the CRD with `kubectl apply -f "
                 "crds/qwendeployments.yaml`, or with the chart. Waiting."

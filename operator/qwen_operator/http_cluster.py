@@ -107,6 +107,18 @@ class HttpCluster:
             if error.status not in (404, 409):
                 raise
 
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, *, uid: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Set annotations of this very object: its uid must still be the same."""
+        body = {"metadata": {"uid": uid, "annotations": annotations}}
+        try:
+            path = kind.path(namespace, name)
+            await self._request("PATCH", path, body=body, headers=_MERGE)
+        except RefusedError as error:
+            if error.status not in (404, 409):
+                raise
+
     async def apply_status(self, resource: Json, status: Json) -> None:
         """Apply a status to the very object it was made for: its uid must still be the same."""
         metadata = {key: resource["metadata"][key] for key in ("name", "namespace", "uid")}
@@ -178,6 +190,7 @@ class HttpCluster:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
                 headers={"User-Agent": self._manager},
+                trust_env=True,  # HTTPS_PROXY and NO_PROXY, as kubectl does
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
             )
         return self._session, self._connection.server, self._connection.headers

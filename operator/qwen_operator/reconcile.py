@@ -6,7 +6,7 @@ status. No I/O and no clock here: equal input gives equal output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from qwen_operator.errors import InvalidSpecError
 from qwen_operator.events import Notice, edge_notices, notices, scaling_notices, warnings
 from qwen_operator.node_facts import NodeFacts
 from qwen_operator.observed import Observed
+from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE, image_of, with_release
@@ -61,12 +62,14 @@ def reconcile(
     *,
     engine_image: str,
     vllm_image: str = DEFAULT_VLLM_IMAGE,
+    pod_defaults: PodDefaults = NO_DEFAULTS,
     now: str,
 ) -> Outcome | None:
     """Return what to do about a QwenDeployment; None if it is being deleted.
 
     Args:
         engine_image, vllm_image: the images of specs that name none, by runtime.
+        pod_defaults: what all engines' pods get besides.
         now: the time for conditions that flip, RFC 3339 in UTC.
     """
     metadata = resource["metadata"]
@@ -74,7 +77,7 @@ def reconcile(
         return None
     owner = resources.Owner(metadata["namespace"], metadata["name"], metadata["uid"])
     mine = observed.owned_by(owner.uid)
-    spec, verdict = _judge(resource, owner, mine, (engine_image, vllm_image))
+    spec, verdict = _judge(resource, owner, mine, (engine_image, vllm_image), pod_defaults)
     sight = Sight(
         old=resource.get("status") or {},
         generation=metadata.get("generation", 0),
@@ -95,9 +98,13 @@ def reconcile(
     )
     apply: tuple[Json, ...] = ()
     if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
-        scaler = wanted_scaler(owner, spec.autoscaling, observed, mine)
-        apply = _actions(owner, spec, verdict, mine, scaler)
-    delete, scale = superfluous(spec, mine), scale_over_edge(spec, mine, now)
+        others = (
+            wanted_scaler(owner, spec.autoscaling, observed, mine),
+            _wanted_pool(owner, spec, observed, mine),
+        )
+        apply = _actions(owner, spec, verdict, mine, [o for o in others if o is not None])
+    delete = (*superfluous(spec, mine), *_superfluous_pool(spec, mine))
+    scale = scale_over_edge(spec, mine, now)
     status = build_status(sight, now)
     patience = patience_seconds(sight, now) or look_again_seconds(sight.scaling)
     return Outcome(apply, status, sight, patience, delete, scale)
@@ -119,7 +126,11 @@ def news(outcome: Outcome) -> list[Notice]:
 
 
 def _judge(
-    resource: Json, owner: resources.Owner, mine: Observed, images: tuple[str, str]
+    resource: Json,
+    owner: resources.Owner,
+    mine: Observed,
+    images: tuple[str, str],
+    defaults: PodDefaults,
 ) -> tuple[QwenDeploymentSpec | None, Decision | Refusal]:
     try:
         spec = parse_spec(resource["spec"])
@@ -129,9 +140,16 @@ def _judge(
     spec = with_release(spec, image)
 
     def build_template(planned: Planned) -> Json:
-        return build_pod_template(owner.name, spec, planned, image=image)
+        return build_pod_template(owner.name, spec, planned, image=image, defaults=defaults)
 
-    verdict = decide(spec, mine.nodes, mine.deployment, image=image, build_template=build_template)
+    verdict = decide(
+        spec,
+        mine.nodes,
+        mine.deployment,
+        image=image,
+        build_template=build_template,
+        defaults=defaults,
+    )
     return spec, verdict
 
 
@@ -149,7 +167,7 @@ def _actions(
     spec: QwenDeploymentSpec,
     decision: Decision,
     mine: Observed,
-    scaler: tuple[Json, Json | None] | None,
+    others: Sequence[tuple[Json, Json | None]],
 ) -> tuple[Json, ...]:
     leave = resources.is_scaled_by_autoscaler(mine.deployment, spec.replicas)
     deployment = resources.build_deployment(
@@ -159,14 +177,29 @@ def _actions(
         (resources.build_service_account(owner), mine.service_account),
         (resources.build_service(owner, spec), mine.service),
         (deployment, mine.deployment),
+        *others,
     ]
-    if scaler is not None:
-        wanted.append(scaler)
     return tuple(
         manifest
         for manifest, live in wanted
         if not resources.is_going(live) and resources.needs_apply(manifest, live)
     )
+
+
+def _wanted_pool(
+    owner: resources.Owner, spec: QwenDeploymentSpec, observed: Observed, mine: Observed
+) -> tuple[Json, Json | None] | None:
+    """Return the InferencePool; None where there is to be none, or somebody has made one."""
+    is_taken = observed.inference_pool is not None and mine.inference_pool is None
+    if spec.service.pool is None or is_taken or not observed.are_pools_there:
+        return None
+    return resources.build_inference_pool(owner, spec.service.pool), mine.inference_pool
+
+
+def _superfluous_pool(spec: QwenDeploymentSpec | None, mine: Observed) -> tuple[Json, ...]:
+    live = mine.inference_pool
+    is_wanted = spec is None or spec.service.pool is not None
+    return () if live is None or is_wanted or resources.is_going(live) else (live,)
 
 
 def _foreign(observed: Observed, mine: Observed) -> dict[str, Json]:

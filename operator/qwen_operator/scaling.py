@@ -7,7 +7,7 @@ Called by `controller`; its figures are read by the metrics API. What is decided
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -29,6 +29,15 @@ from qwen_operator.scaling_view import ScalingView
 
 Key = tuple[str, str]  # namespace, name
 OLDEST_SECONDS = 20.0  # a figure older than that is none: whoever scales then holds
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The latest decision on a QwenDeployment of so many replicas."""
+
+    replicas: int
+    signal: Signal
+    age_seconds: float
 
 
 @dataclass(slots=True)
@@ -88,6 +97,19 @@ class Scaler:
             if one.signal is not None and now - one.decided_at < OLDEST_SECONDS
             if one.signal.replicas is not None
         ]
+
+    def decisions(self) -> list[tuple[Key, Decision]]:
+        """Return the latest decisions, however old."""
+        now = self._clock()
+        return [
+            (key, Decision(one.facts.replicas, one.signal, now - one.decided_at))
+            for key, one in self._scaled.items()
+            if one.signal is not None
+        ]
+
+    def misses(self) -> Mapping[str, int]:
+        """Return how many answers of engines were not used, by cause."""
+        return {} if self._sampler is None else self._sampler.miss_counts
 
     def wish(self, namespace: str, name: str) -> Wish | None:
         """Return what KEDA is to be told of a QwenDeployment; None if nothing recent is known."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from qwen_operator import __version__
 from qwen_operator.errors import SettingsError
 from qwen_operator.metrics_api.registration import Place
+from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults, parse_pod_defaults
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
 
 DEFAULT_ENGINE_IMAGE = f"qwen-engine:{__version__}"
@@ -32,6 +33,8 @@ class Settings:
         autoscaling_seconds: how often those that are scaled are asked, and decided on.
         metrics_place: how the API server reaches the metrics API; None to serve none.
         metrics_port: where it listens.
+        pod_defaults: what every engine's pod gets besides its plan.
+        installs_crd: whether the CRD is made this version's at start.
         figures_url: how KEDA reaches the figures; None to serve none.
         figures_port: where they are served.
         has_activator: an activator was installed, so that nothing is lost at zero replicas.
@@ -47,6 +50,8 @@ class Settings:
     autoscaling_seconds: float = 5.0
     metrics_place: Place | None = None
     metrics_port: int = 6443
+    pod_defaults: PodDefaults = NO_DEFAULTS
+    installs_crd: bool = False
     figures_url: str | None = None
     figures_port: int = 8081
     has_activator: bool = False
@@ -72,6 +77,10 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         ),
         metrics_place=_place(args.metrics_service, args.metrics_owner),
         metrics_port=_port("--metrics-port / QWEN_METRICS_PORT", args.metrics_port),
+        pod_defaults=parse_pod_defaults(
+            "--engine-defaults / QWEN_ENGINE_DEFAULTS", args.engine_defaults
+        ),
+        installs_crd=_switch("--install-crd / QWEN_INSTALL_CRD", args.install_crd),
         figures_url=_url(args.figures_service),
         figures_port=_port("--figures-port / QWEN_FIGURES_PORT", args.figures_port),
         has_activator=args.activator,
@@ -93,6 +102,13 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
 
     add("--engine-image", "QWEN_ENGINE_IMAGE", DEFAULT_ENGINE_IMAGE, "image of the engine's pods")
     add("--vllm-image", "QWEN_VLLM_IMAGE", DEFAULT_VLLM_IMAGE, "image of pods with runtime VLLM")
+    add(
+        "--engine-defaults",
+        "QWEN_ENGINE_DEFAULTS",
+        "",
+        'JSON {"env": {NAME: VALUE}, "imagePullSecrets": [NAME]} for every engine\'s pod',
+    )
+    add("--install-crd", "QWEN_INSTALL_CRD", "false", "true: apply the CRD at start")
     add("--health-port", "QWEN_HEALTH_PORT", "8080", "port of /healthz")
     add("--log-level", "QWEN_LOG_LEVEL", "info", " | ".join(_LOG_LEVELS))
     add("--resync-seconds", "QWEN_RESYNC_SECONDS", "120", "seconds between looks at everything")
@@ -177,6 +193,12 @@ def _one_of(name: str, text: str) -> str:
     if text.lower() not in _LOG_LEVELS:
         raise SettingsError(f"{name}={text!r}: use one of {', '.join(_LOG_LEVELS)}")
     return text.lower()
+
+
+def _switch(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise SettingsError(f"{name}={text!r}: use true or false")
+    return text.lower() == "true"
 
 
 def _word(name: str, text: str) -> str:

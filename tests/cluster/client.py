@@ -64,14 +64,14 @@ class Cluster:
     def wait_established(self, crd: str) -> None:
         """Wait until objects of the definition can be made.
 
-        Not by `kubectl wait`, which fails at once where no condition has been written yet.
+        `kubectl wait` fails at once where the API server has not written any condition yet.
         """
 
         def is_established() -> bool:
-            conditions = self.get("crd", crd).get("status", {}).get("conditions") or ()
+            conditions = self.get("crd", crd).get("status", {}).get("conditions") or []
             return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
-        until(is_established, what=f"crd {crd} established", within_seconds=60)
+        until(is_established, what=f"{crd} established", within_seconds=60)
 
     def get(self, *args: str) -> dict[str, Any]:
         """Return what `kubectl get ARGS` finds, as parsed JSON. Raises CommandError."""

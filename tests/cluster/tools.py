@@ -73,6 +73,10 @@ TOOL_SETS = {
         ),
         ToolSet("helm", "2 min"),
         ToolSet("kwok", "1-2 min"),
+        # the Gateway API's endpoint picker, and `pick`, which asks it as a gateway would
+        ToolSet(
+            "epp", "2-4 min", manifests={"sigs.k8s.io/gateway-api-inference-extension": "config"}
+        ),
         ToolSet("pause", "seconds"),
         ToolSet(
             "keda",

@@ -78,6 +78,9 @@ class MemoryCluster:
         self._check("delete")
         self.children.pop(manifest["kind"], None)
 
+    async def annotate(self, *_: Any, **__: Any) -> None:
+        self._check("annotate")
+
     async def apply_status(self, about: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         self._check("status")
         assert self.about is not None

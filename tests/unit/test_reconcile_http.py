@@ -192,6 +192,23 @@ async def test_an_event_that_is_there_is_counted_not_repeated() -> None:
     assert calls[-1] == ("PATCH", {"count": 5, "lastTimestamp": "now"})
 
 
+async def test_a_refusal_in_plain_words_is_a_refusal() -> None:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=404, text="404 page not found")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    server = TestServer(app)
+    await server.start_server()
+    cluster = HttpCluster(lambda: Connection(str(server.make_url("")).rstrip("/"), {}))
+    try:
+        with pytest.raises(RefusedError, match="HTTP 404"):
+            await cluster.fetch_all(POD, "ns")
+    finally:
+        await cluster.close()
+        await server.close()
+
+
 async def test_it_waits_for_the_crd_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,7 +219,7 @@ async def test_it_waits_for_the_crd_and_says_so(
         return answers.pop() if answers else (200, {"items": [], "metadata": {}})
 
     async with api(answer) as cluster:
-        await handlers._wait_for_crd(cluster)
+        await handlers._wait_for_crd(cluster, "ns")
     assert answers == []
     assert "install the CRD" in caplog.text
 

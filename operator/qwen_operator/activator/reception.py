@@ -17,7 +17,9 @@ from qwen_operator.activation import (
     MANAGER,
     RENEW_SECONDS,
     SERVICE_LABEL,
+    activator_of,
     build_slice,
+    slice_name,
 )
 from qwen_operator.activator.door import Door
 from qwen_operator.activator.forward import open_session
@@ -131,10 +133,15 @@ class Reception:
                     self._mark(key)
                     await asyncio.sleep(_AGAIN_SECONDS)
 
+    def _is_succeeded(self, key: Key) -> bool:
+        """Say whether another activator, a younger one, has taken a slice over from this."""
+        live = self._slices.get(key, {}).get(slice_name(key[1]))
+        return key in self._applied and activator_of(live) not in (None, self._address)
+
     async def _apply(self, key: Key) -> bool:
         """Apply one slice if it is another than before; return whether all is well."""
         door = self._doors.get(key)
-        if door is None:
+        if door is None or self._is_succeeded(key):
             return True
         now = self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
         wanted = build_slice(

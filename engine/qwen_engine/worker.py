@@ -81,6 +81,10 @@ class Worker:
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
         self._caches = self._allocate_caches(model_config)
+        if library is not None and self._gemm is not None:
+            self._model.use_native_layers(
+                self._caches, block_size=config.block_size, library=library, gemm=self._gemm
+            )
         self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
         self._backend = build_backend(
             config.attention_backend, library=library, head_dim=model_config.head_dim
@@ -115,6 +119,7 @@ class Worker:
         step = build_model_input(batch, block_size=self.config.block_size, device=self._device)
         attention = self._backend.prepare(step.attention, dtype=self._dtype, device=self._device)
         positions = self._encoder.positions(batch) if self._encoder is not None else None
+        is_scored = any(entry.sequence.needs_prompt_logprobs for entry in batch.entries)
         hidden = self._model(
             step.token_ids,
             step.positions if positions is None else positions.to(self._device),
@@ -122,11 +127,14 @@ class Worker:
             attention=attention,
             caches=self._caches,
             visual=self._encoder.rows(batch) if self._encoder is not None else None,
+            wanted=None if is_scored else step.last_rows,
         )
-        self._score_prompts(hidden, batch)
+        if is_scored:
+            self._score_prompts(hidden, batch)
+            hidden = hidden.index_select(0, step.last_rows)
         if not step.sampled:
             return []
-        logits = self._model.logits(hidden.index_select(0, step.last_rows))
+        logits = self._model.logits(hidden)
         return self._sampler.sample(logits, step.sampled)
 
     def _score_prompts(self, hidden: torch.Tensor, batch: ScheduledBatch) -> None:

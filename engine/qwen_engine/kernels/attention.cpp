@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "attention_chunk.h"
 
@@ -27,7 +26,9 @@ FMA_TARGET inline void prefetch_row(const uint8_t* row, long bytes) {
 }
 
 template <typename Rows, int kSize, int kHeads>
-FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head) {
+FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head) {
+  const Cache& cache = layer.cache;
+  const long origin = (work.row * layer.heads + first_head) * kSize;
   constexpr int kParts = kSize / 32;
   Pairs query[kHeads][kParts], sum[kHeads][kParts];
   alignas(64) float scores[kHeads][kTile];
@@ -39,7 +40,7 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
     most[head] = -INFINITY;
     total[head] = 0;
     for (int part = 0; part < kParts; ++part) {
-      Pairs loaded = Rows::load_query(work.query + (first_head + head) * kSize + part * 32);
+      Pairs loaded = Rows::load_query(layer.query + origin + head * kSize + part * 32);
       query[head][part] = {_mm512_mul_ps(loaded.even, scale), _mm512_mul_ps(loaded.odd, scale)};
       sum[head][part] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     }
@@ -107,7 +108,7 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
   for (int head = 0; head < kHeads; ++head) {
     const __m512 share = _mm512_set1_ps(1.0f / total[head]);
     for (int part = 0; part < kParts; ++part) {
-      Rows::store(work.output + (first_head + head) * kSize + part * 32,
+      Rows::store(layer.output + origin + head * kSize + part * 32,
                   _mm512_mul_ps(sum[head][part].even, share),
                   _mm512_mul_ps(sum[head][part].odd, share));
     }
@@ -115,45 +116,77 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
 }
 
 template <typename Rows, int kSize>
-void attend_decode(const Cache& cache, const Work& work) {
-  const long group = work.heads / cache.kv_heads, first = work.kv_head * group;
+void attend_decode(const Layer& layer, const Work& work) {
+  const long group = layer.heads / layer.cache.kv_heads, first = work.kv_head * group;
   long head = 0;
-  for (; head + 2 <= group; head += 2) attend_one<Rows, kSize, 2>(cache, work, first + head);
-  if (head < group) attend_one<Rows, kSize, 1>(cache, work, first + head);
+  for (; head + 2 <= group; head += 2) attend_one<Rows, kSize, 2>(layer, work, first + head);
+  if (head < group) attend_one<Rows, kSize, 1>(layer, work, first + head);
 }
 
-// Compute all of a step's work.
 template <typename Rows, bool kDot>
-void attend_all(const Cache& cache, const std::vector<Work>& decodes,
-                const std::vector<Work>& chunks, int num_threads) {
-  const long num_decodes = static_cast<long>(decodes.size());
-  const long num_chunks = static_cast<long>(chunks.size());
-#pragma omp parallel num_threads(num_threads)
-  {
-    if (num_chunks > 0) {
-      Scratch& scratch = scratch_for(cache.size);
+void attend_all(const Layer& layer, const qwen::AttentionStep& step) {
+  const long num_decodes = static_cast<long>(step.decodes.size());
+  const long num_chunks = static_cast<long>(step.chunks.size());
+  if (num_chunks > 0) {
+    Scratch& scratch = scratch_for(layer.cache.size);
 #pragma omp for schedule(dynamic, 1) nowait
-      for (long i = 0; i < num_chunks; ++i) attend_chunk<Rows, kDot>(cache, chunks[i], scratch);
-    }
-#pragma omp for schedule(dynamic, 4)
-    for (long i = 0; i < num_decodes; ++i) {
-      if (cache.size == 128) {
-        attend_decode<Rows, 128>(cache, decodes[i]);
-      } else {
-        attend_decode<Rows, 64>(cache, decodes[i]);
-      }
+    for (long i = 0; i < num_chunks; ++i) attend_chunk<Rows, kDot>(layer, step.chunks[i], scratch);
+  }
+#pragma omp for schedule(dynamic, 4) nowait
+  for (long i = 0; i < num_decodes; ++i) {
+    if (layer.cache.size == 128) {
+      attend_decode<Rows, 128>(layer, step.decodes[i]);
+    } else {
+      attend_decode<Rows, 64>(layer, step.decodes[i]);
     }
   }
 }
 
-using Attend = void (*)(const Cache&, const std::vector<Work>&, const std::vector<Work>&, int);
-
 template <typename Rows>
-Attend choose(bool use_dot) {
-  return use_dot ? attend_all<Rows, true> : attend_all<Rows, false>;
+void attend_as(const Layer& layer, const qwen::AttentionStep& step) {
+  step.use_dot ? attend_all<Rows, true>(layer, step) : attend_all<Rows, false>(layer, step);
 }
 
 }  // namespace
+
+namespace qwen {
+
+AttentionStep plan_attention(const Sequences& seqs, long heads, long kv_heads, bool use_dot) {
+  AttentionStep step{{}, {}, heads, use_dot};
+  for (long seq = 0; seq < seqs.count; ++seq) {
+    const long num_queries = seqs.starts[seq + 1] - seqs.starts[seq];
+    const long num_rows = num_queries * (heads / kv_heads);
+    for (long head = 0; head < kv_heads; ++head) {
+      Work work{seqs.starts[seq], seqs.tables + seq * seqs.table_width, seqs.contexts[seq],
+                num_queries, head, 0, num_rows};
+      if (num_queries == 1 && num_rows <= kDecodeRows) {
+        step.decodes.push_back(work);
+        continue;
+      }
+      for (long first = 0; first < num_rows; first += kPanels * kLanes) {
+        work.first_row = first;
+        work.num_rows = std::min<long>(kPanels * kLanes, num_rows - first);
+        step.chunks.push_back(work);
+      }
+    }
+  }
+  std::reverse(step.chunks.begin(), step.chunks.end());  // the last see most: longest work first
+  return step;
+}
+
+void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query,
+            uint16_t* output) {
+  const Layer layer{cache, query, output, step.heads};
+  if (cache.format == kBfloat16) {
+    attend_as<Bfloat16Rows>(layer, step);
+  } else if (cache.format == kInt8) {
+    attend_as<Int8Rows>(layer, step);
+  } else {
+    attend_as<Fp8Rows>(layer, step);
+  }
+}
+
+}  // namespace qwen
 
 extern "C" {
 
@@ -165,33 +198,14 @@ void qwen_attend(const uint16_t* query, uint8_t* keys, uint8_t* values, uint16_t
                  const int64_t* contexts, long num_seqs, long heads, long kv_heads, long size,
                  long block_size, int format, int use_dot, int num_threads) {
   const Cache cache{keys, values, kv_heads, block_size, size, format};
-  std::vector<Work> decodes, chunks;
+  const qwen::Sequences sequences{tables, starts, contexts, table_width, num_seqs};
+  const auto step = qwen::plan_attention(sequences, heads, kv_heads, use_dot);
   long tokens = 0;
-  for (long seq = 0; seq < num_seqs; ++seq) {
-    const long num_queries = starts[seq + 1] - starts[seq], row = starts[seq] * heads * size;
-    const long num_rows = num_queries * (heads / kv_heads);
-    tokens += contexts[seq];
-    for (long head = 0; head < kv_heads; ++head) {
-      Work work{query + row, output + row, tables + seq * table_width, contexts[seq],
-                num_queries, heads,        head,                       0,
-                num_rows};
-      if (num_queries == 1 && num_rows <= kDecodeRows) {
-        decodes.push_back(work);
-        continue;
-      }
-      for (long first = 0; first < num_rows; first += kPanels * kLanes) {
-        work.first_row = first;
-        work.num_rows = std::min<long>(kPanels * kLanes, num_rows - first);
-        chunks.push_back(work);
-      }
-    }
-  }
-  std::reverse(chunks.begin(), chunks.end());  // the last see most: the longest work first
-  const bool is_small = chunks.empty() && 2 * tokens * kv_heads * cache.row_bytes() < kSmallBytes;
-  auto attend = format == kBfloat16 ? choose<Bfloat16Rows>(use_dot)
-                : format == kInt8   ? choose<Int8Rows>(use_dot)
-                                    : choose<Fp8Rows>(use_dot);
-  attend(cache, decodes, chunks, is_small ? 1 : num_threads);
+  for (long seq = 0; seq < num_seqs; ++seq) tokens += contexts[seq];
+  const bool is_small =
+      step.chunks.empty() && 2 * tokens * kv_heads * cache.row_bytes() < kSmallBytes;
+#pragma omp parallel num_threads(is_small ? 1 : num_threads)
+  qwen::attend(cache, step, query, output);
 }
 
 }  // extern "C"

@@ -15,17 +15,20 @@
 #include <cmath>
 #include <vector>
 
-#include "cache.h"
+#include "attention.h"
 
 #ifdef QWEN_X86
 
 namespace {
 
-struct Work {  // queries of one sequence and key head
-  const uint16_t* query;  // of the sequence's first row: [rows][heads][size]
+using qwen::Work;
+
+// A layer's part of a step: its cache, and where rows of [tokens][heads][size] are.
+struct Layer {
+  const Cache& cache;
+  const uint16_t* query;
   uint16_t* output;
-  const int64_t* table;
-  long context, num_queries, heads, kv_head, first_row, num_rows;
+  long heads;
 };
 
 // Write where `count` tokens from `start` on lie.
@@ -110,19 +113,21 @@ Scratch& scratch_for(long size) {
   return scratch;
 }
 
-const uint16_t* query_row(const Cache& cache, const Work& work, long row) {
-  const long group = work.heads / cache.kv_heads;
-  return work.query + (row / group * work.heads + work.kv_head * group + row % group) * cache.size;
+// Where a row of the work is in queries and in outputs.
+inline long place_of_row(const Layer& layer, const Work& work, long row) {
+  const long group = layer.heads / layer.cache.kv_heads;
+  const long head = work.kv_head * group + row % group;
+  return ((work.row + row / group) * layer.heads + head) * layer.cache.size;
 }
 
 // Begin a panel: its rows' queries into the lanes, nothing seen yet.
 template <bool kDot>
-FMA_TARGET void load_panel(const Cache& cache, const Work& work, long panel, Scratch& scratch) {
-  const long group = work.heads / cache.kv_heads, size = cache.size;
+FMA_TARGET void load_panel(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
+  const long group = layer.heads / layer.cache.kv_heads, size = layer.cache.size;
   const uint16_t* sources[kLanes];
   for (long lane = 0; lane < kLanes; ++lane) {  // what is missing repeats the last row
     const long row = work.first_row + std::min(panel * kLanes + lane, work.num_rows - 1);
-    sources[lane] = query_row(cache, work, row);
+    sources[lane] = layer.query + place_of_row(layer, work, row);
     scratch.most[panel][lane] = -INFINITY;
     scratch.total[panel][lane] = 0;
     scratch.position[panel][lane] =
@@ -232,8 +237,8 @@ FMA_TARGET void soften(Scratch& scratch, long panel, long start, long count, flo
   }
 }
 
-FMA_TARGET void store_panel(const Cache& cache, const Work& work, long panel, Scratch& scratch) {
-  const long size = cache.size, first = panel * kLanes;
+FMA_TARGET void store_panel(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
+  const long size = layer.cache.size, first = panel * kLanes;
   const float* sums = scratch.sums.data() + panel * size * kLanes;
   for (long half = 0; half < kLanes; half += 16) {
     const __m512 share = _mm512_div_ps(_mm512_set1_ps(1.0f),
@@ -248,19 +253,19 @@ FMA_TARGET void store_panel(const Cache& cache, const Work& work, long panel, Sc
       transpose(rows);
       for (long lane = 0; lane < 16 && first + half + lane < work.num_rows; ++lane) {
         const long row = work.first_row + first + half + lane;
-        const long place = query_row(cache, work, row) - work.query;
-        _mm512_storeu_si512(work.output + place + i, rows[lane]);
+        _mm512_storeu_si512(layer.output + place_of_row(layer, work, row) + i, rows[lane]);
       }
     }
   }
 }
 
 template <typename Rows, bool kDot>
-void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
+void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
   constexpr long kPair = kDot ? 2 : 1;
+  const Cache& cache = layer.cache;
   const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
   for (long panel = 0; panel < num_panels; ++panel) {
-    load_panel<kDot>(cache, work, panel, scratch);
+    load_panel<kDot>(layer, work, panel, scratch);
   }
   const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
   for (long start = 0; start < seen; start += kChunkTile) {
@@ -279,7 +284,7 @@ void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
                           scratch.sums.data() + panel * size * kLanes, size);
     }
   }
-  for (long panel = 0; panel < num_panels; ++panel) store_panel(cache, work, panel, scratch);
+  for (long panel = 0; panel < num_panels; ++panel) store_panel(layer, work, panel, scratch);
 }
 
 }  // namespace

@@ -10,9 +10,7 @@
 
 #include "vector.h"
 
-#ifdef QWEN_X86
-
-namespace {
+namespace qwen {
 
 enum Format { kBfloat16 = 0, kInt8 = 1, kFp8 = 2 };
 
@@ -37,6 +35,15 @@ inline Place place_of(const Cache& cache, long block, long offset, long head) {
   const long start = block * cache.block_bytes(), index = offset * cache.kv_heads + head;
   return {start + index * cache.row_bytes(), start + cache.values_bytes() + 2 * index};
 }
+
+}  // namespace qwen
+
+#ifdef QWEN_X86
+
+namespace {
+
+using qwen::Cache, qwen::Format, qwen::Place, qwen::place_of;
+using qwen::kBfloat16, qwen::kFp8, qwen::kInt8;
 
 inline float scale_at(const uint8_t* part, const Place& place) {
   uint16_t bits;

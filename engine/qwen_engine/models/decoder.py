@@ -24,6 +24,7 @@ from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding, rotate
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.allocation import give_memory
+from qwen_engine.models.native_layers import NativeLayers, build_native_layers
 
 KVCache = tuple[torch.Tensor, torch.Tensor]  # see layers.attention.interface
 
@@ -176,6 +177,7 @@ class Decoder(nn.Module):
         self.traits = config.traits
         self._embedding_gemm: Gemm = TorchGemm()
         self._output_gemm: Gemm = self._embedding_gemm
+        self.native_layers: NativeLayers | None = None  # for bfloat16 on a CPU
         if config.int8_weights:
             self._quantise()
 
@@ -209,9 +211,11 @@ class Decoder(nn.Module):
         attention: AttentionStep,
         caches: list[KVCache],
         visual: VisualRows | None = None,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden].
+        """Compute one step: [num_tokens] ids, positions and slots → [num_wanted, hidden].
 
+        wanted: the rows that are to be returned, rising; None: all.
         Pictures take the place of their tokens' embeddings; then each tap's part is added to
         what the first layers put out (DeepStack, arXiv 2406.04334).
         """
@@ -223,6 +227,13 @@ class Decoder(nn.Module):
             values = visual.values.to(hidden.dtype)
             own, *parts = values.chunk(values.shape[1] // hidden.shape[1], dim=1)
             hidden.index_copy_(0, visual.rows, own)
+        rows = None if visual is None else visual.rows
+        if self.native_layers is not None:
+            done = self.native_layers.run(
+                hidden, context, wanted=wanted, taps=parts, tapped_rows=rows
+            )
+            if done is not None:
+                return done
         delta: torch.Tensor | None = None  # of the layer before: added where it is normalised
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             delta = layer(hidden, delta, cache, context)
@@ -230,7 +241,8 @@ class Decoder(nn.Module):
                 hidden += delta
                 delta = None
                 hidden.index_add_(0, visual.rows, parts[index])
-        return hidden if delta is None else hidden.add_(delta)
+        hidden = hidden if delta is None else hidden.add_(delta)
+        return hidden if wanted is None else hidden.index_select(0, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map the chosen rows [num_rows, hidden] to logits [num_rows, vocab_size]."""
@@ -263,6 +275,20 @@ class Decoder(nn.Module):
                 continue
             if is_wide:
                 module.library = library
+
+    def use_native_layers(
+        self,
+        caches: list[KVCache],
+        *,
+        block_size: int,
+        library: NativeLibrary,
+        gemm: MeasuredGemm,
+    ) -> None:
+        """Compute whole layers in C++ where that is possible; after `use`."""
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        self.native_layers = build_native_layers(
+            layers, caches, block_size=block_size, library=library, gemm=gemm
+        )
 
     def probe_weights(self) -> list[torch.Tensor]:
         """Return one large weight of each layer, to measure products with."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from qwen_engine.batch import build_model_input
+from qwen_engine.checkpoint_shapes import read_shapes
 from qwen_engine.config import EngineConfig
 from qwen_engine.encoder import SECONDS_ALONE, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
@@ -30,7 +31,8 @@ from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
 from qwen_engine.memory import MemoryMeasured, MemoryMeter
 from qwen_engine.model_config import ModelConfig
-from qwen_engine.models.decoder import Decoder, KVCache
+from qwen_engine.models.attention import KVCache
+from qwen_engine.models.decoder import Decoder
 from qwen_engine.models.vision import PREFIX as VISION_PREFIX
 from qwen_engine.preemption import PreemptionCosts
 from qwen_engine.preemption_costs import measure_costs
@@ -68,7 +70,7 @@ class Worker:
             model_config, max_len=config.max_model_len, dtype=self._dtype, device=self._device
         )
         self._tower = allocate_tower(config, model_config, dtype=self._dtype, device=self._device)
-        targets = self._model.checkpoint_tensors()
+        targets = self._model.checkpoint_tensors(read_shapes(config.model_path))
         if self._tower is not None:
             targets |= self._tower.checkpoint_tensors()
         load_weights(

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING
 import torch
 
 from qwen_engine.kernels.library import ATTENTION_SIZES, NativeLibrary
+from qwen_engine.layers.attention.native import NativeStep
+from qwen_engine.layers.gemm import MeasuredGemm
+from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.stack import (
     LayerStack,
-    Product,
     StackLayer,
     StackShape,
     StackStep,
     Ways,
 )
-from qwen_engine.layers.attention.native import NativeStep
-from qwen_engine.layers.gemm import MeasuredGemm
-from qwen_engine.layers.linear import Linear
+from qwen_engine.models.attention import ForwardContext, KVCache
+from qwen_engine.models.feed_forward import FeedForward
 
 if TYPE_CHECKING:
-    from qwen_engine.models.decoder import ForwardContext, KVCache, Layer
+    from qwen_engine.models.decoder import Layer
 
 
 class NativeLayers:
@@ -78,14 +79,17 @@ def build_native_layers(
     library: NativeLibrary,
     gemm: MeasuredGemm,
 ) -> NativeLayers | None:
-    """Return the layers as a stack; None: they have sizes that its kernels have not."""
-    parts = [_layer(*pair) for pair in zip(layers, caches, strict=True)]
-    attention, feed_forward = layers[0].attention, layers[0].feed_forward
-    hidden, inner = attention.qkv.in_size, feed_forward.down.in_size
-    is_possible = attention.head_dim in ATTENTION_SIZES and hidden % 16 == inner % 32 == 0
-    if not is_possible or not all(_is_packed(layer, gemm) for layer in layers):
+    """Return the layers as a stack; None: they have parts or sizes that its kernels have not."""
+    linears = [four for layer in layers if (four := _linears(layer)) is not None]
+    attention, norm = layers[0].attention, layers[0].attention_norm
+    is_dense = len(linears) == len(layers)
+    is_packed = all(linear.is_packed_for(gemm) for four in linears for linear in four)
+    if not is_dense or not is_packed or attention.head_dim not in ATTENTION_SIZES:
         return None
-    norm = layers[0].attention_norm
+    parts = [_layer(*three) for three in zip(layers, linears, caches, strict=True)]
+    hidden, inner = linears[0][0].in_size, linears[0][3].in_size
+    if hidden % 32 or inner % 32:
+        return None
     shape = StackShape(
         hidden=hidden,
         inner=inner,
@@ -99,18 +103,19 @@ def build_native_layers(
     return NativeLayers(LayerStack(library, shape, parts), gemm)
 
 
-def _linears(layer: Layer) -> tuple[Linear, Linear, Linear, Linear]:
+Linears = tuple[Linear, Linear, Linear, Linear]  # qkv, output, gate and up, down
+
+
+def _linears(layer: Layer) -> Linears | None:
     attention, feed_forward = layer.attention, layer.feed_forward
+    if not isinstance(feed_forward, FeedForward):
+        return None
     return attention.qkv, attention.o_proj, feed_forward.gate_up, feed_forward.down
 
 
-def _is_packed(layer: Layer, gemm: MeasuredGemm) -> bool:
-    return all(linear.is_packed_for(gemm) for linear in _linears(layer))
-
-
-def _layer(layer: Layer, cache: KVCache) -> StackLayer:
-    attention = layer.attention
-    q_norm, k_norm = attention.q_norm, attention.k_norm
+def _layer(layer: Layer, linears: Linears, cache: KVCache) -> StackLayer:
+    q_norm, k_norm = layer.attention.q_norm, layer.attention.k_norm
+    qkv, output, gate_up, down = ((linear.weight, linear.bias) for linear in linears)
     return StackLayer(
         norms=(
             layer.attention_norm.weight,
@@ -118,10 +123,6 @@ def _layer(layer: Layer, cache: KVCache) -> StackLayer:
             None if q_norm is None else q_norm.weight,
             None if k_norm is None else k_norm.weight,
         ),
-        products=tuple(map(_product, _linears(layer))),  # type: ignore[arg-type]
+        products=(qkv, output, gate_up, down),
         cache=cache,
     )
-
-
-def _product(linear: Linear) -> Product:
-    return linear.weight, linear.bias

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kTile = 256;           // tokens
 constexpr int kAhead = 8;            // tokens that are fetched before their turn
+constexpr long kSharedTokens = 128;  // that decodes have in common: fewer are not worth it
 constexpr long kDecodeRows = 8;      // at most, for a sequence with one query
 constexpr long kSmallBytes = 1 << 19;  // of keys and values: less is not worth waking a thread for
 
@@ -45,7 +46,7 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
       sum[head][part] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     }
   }
-  for (long start = 0; start < work.context; start += kTile) {
+  for (long start = work.first_token; start < work.context; start += kTile) {
     const long count = std::min<long>(kTile, work.context - start);
     const long padded = (count + 15) / 16 * 16;
     find_places(cache, work, start, count, places);
@@ -105,6 +106,21 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
       }
     }
   }
+  for (int head = 0; head < kHeads && work.first_token > 0; ++head) {
+    const float* state =
+        layer.states + (work.row * layer.heads + first_head + head) * (qwen::kStateHead + kSize);
+    const float top = std::max(most[head], state[0]);
+    const float here = std::exp(most[head] - top), before = std::exp(state[0] - top);
+    total[head] = total[head] * here + state[1] * before;
+    for (int part = 0; part < kParts; ++part) {
+      const Pairs seen = Rows::load_sums(state + qwen::kStateHead + part * 32);
+      Pairs& all = sum[head][part];
+      all.even = _mm512_mul_ps(all.even, _mm512_set1_ps(here));
+      all.odd = _mm512_mul_ps(all.odd, _mm512_set1_ps(here));
+      all.even = _mm512_fmadd_ps(seen.even, _mm512_set1_ps(before), all.even);
+      all.odd = _mm512_fmadd_ps(seen.odd, _mm512_set1_ps(before), all.odd);
+    }
+  }
   for (int head = 0; head < kHeads; ++head) {
     const __m512 share = _mm512_set1_ps(1.0f / total[head]);
     for (int part = 0; part < kParts; ++part) {
@@ -127,8 +143,15 @@ template <typename Rows, bool kDot>
 void attend_all(const Layer& layer, const qwen::AttentionStep& step) {
   const long num_decodes = static_cast<long>(step.decodes.size());
   const long num_chunks = static_cast<long>(step.chunks.size());
-  if (num_chunks > 0) {
+  const long num_shared = static_cast<long>(step.shared.size());
+  if (num_shared + num_chunks > 0) {
     Scratch& scratch = scratch_for(layer.cache.size);
+    if (num_shared > 0) {  // their states must be there before the decodes: a barrier at the end
+#pragma omp for schedule(dynamic, 1)
+      for (long i = 0; i < num_shared; ++i) {
+        attend_chunk<Rows, kDot>(layer, step.shared[i], scratch);
+      }
+    }
 #pragma omp for schedule(dynamic, 1) nowait
     for (long i = 0; i < num_chunks; ++i) attend_chunk<Rows, kDot>(layer, step.chunks[i], scratch);
   }
@@ -151,24 +174,80 @@ void attend_as(const Layer& layer, const qwen::AttentionStep& step) {
 
 namespace qwen {
 
-AttentionStep plan_attention(const Sequences& seqs, long heads, long kv_heads, bool use_dot) {
-  AttentionStep step{{}, {}, heads, use_dot};
+namespace {
+
+// How many whole blocks from the first on two sequences have in common, at most `most`; their own
+// last tokens are never among them.
+long count_common(const Sequences& seqs, long one, long other, long block_size, long most) {
+  const int64_t *first = seqs.tables + one * seqs.table_width;
+  const int64_t *second = seqs.tables + other * seqs.table_width;
+  most = std::min({most, (seqs.contexts[one] - 1) / block_size,
+                   (seqs.contexts[other] - 1) / block_size});
+  long count = 0;
+  while (count < most && first[count] == second[count]) ++count;
+  return count;
+}
+
+// A run of decodes from `begin` on that have enough in common.
+struct SharedRun {
+  long end, blocks;
+  SharedRun(const Sequences& seqs, long begin, long block_size)
+      : end(begin + 1), blocks(seqs.table_width) {
+    while (end < seqs.count && seqs.starts[end + 1] - seqs.starts[end] == 1) {
+      const long common = count_common(seqs, begin, end, block_size, blocks);
+      const bool is_half = end > begin + 1 && 2 * common < blocks;  // not worth the loss of others
+      if (common * block_size < kSharedTokens || is_half) break;
+      blocks = common;
+      ++end;
+    }
+    if (end == begin + 1) blocks = 0;
+  }
+};
+
+void add_chunks(Work work, std::vector<Work>& chunks) {
+  const long num_rows = work.num_rows;
+  for (long first = 0; first < num_rows; first += kPanels * kLanes) {
+    work.first_row = first;
+    work.num_rows = std::min<long>(kPanels * kLanes, num_rows - first);
+    chunks.push_back(work);
+  }
+}
+
+}  // namespace
+
+AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long heads, bool use_dot) {
+  AttentionStep step{{}, {}, {}, heads, use_dot, {}};
+  const long group = heads / cache.kv_heads;
+  long run_end = 0, run_tokens = 0;
   for (long seq = 0; seq < seqs.count; ++seq) {
     const long num_queries = seqs.starts[seq + 1] - seqs.starts[seq];
-    const long num_rows = num_queries * (heads / kv_heads);
-    for (long head = 0; head < kv_heads; ++head) {
-      Work work{seqs.starts[seq], seqs.tables + seq * seqs.table_width, seqs.contexts[seq],
-                num_queries, head, 0, num_rows};
-      if (num_queries == 1 && num_rows <= kDecodeRows) {
-        step.decodes.push_back(work);
-        continue;
-      }
-      for (long first = 0; first < num_rows; first += kPanels * kLanes) {
-        work.first_row = first;
-        work.num_rows = std::min<long>(kPanels * kLanes, num_rows - first);
-        step.chunks.push_back(work);
+    Work work{seqs.starts[seq], seqs.tables + seq * seqs.table_width, seqs.contexts[seq],
+              num_queries, 0, 0, num_queries * group};
+    const bool is_decode = num_queries == 1 && group <= kDecodeRows;
+    if (is_decode && seq >= run_end) {
+      const SharedRun run(seqs, seq, cache.block_size);
+      run_end = run.end;
+      run_tokens = run.blocks * cache.block_size;
+      Work shared = work;
+      shared.context = run_tokens;
+      shared.num_rows = (run.end - seq) * group;
+      shared.is_shared = true;
+      for (long head = 0; head < cache.kv_heads && run_tokens > 0; ++head) {
+        shared.kv_head = head;
+        add_chunks(shared, step.shared);
       }
     }
+    for (work.kv_head = 0; work.kv_head < cache.kv_heads; ++work.kv_head) {
+      if (is_decode) {
+        work.first_token = run_tokens;
+        step.decodes.push_back(work);
+      } else {
+        add_chunks(work, step.chunks);
+      }
+    }
+  }
+  if (!step.shared.empty()) {
+    step.states.resize(seqs.starts[seqs.count] * heads * (kStateHead + cache.size));
   }
   std::reverse(step.chunks.begin(), step.chunks.end());  // the last see most: longest work first
   return step;
@@ -176,7 +255,7 @@ AttentionStep plan_attention(const Sequences& seqs, long heads, long kv_heads, b
 
 void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query,
             uint16_t* output) {
-  const Layer layer{cache, query, output, step.heads};
+  const Layer layer{cache, query, output, step.heads, step.states.data()};
   if (cache.format == kBfloat16) {
     attend_as<Bfloat16Rows>(layer, step);
   } else if (cache.format == kInt8) {
@@ -199,7 +278,7 @@ void qwen_attend(const uint16_t* query, uint8_t* keys, uint8_t* values, uint16_t
                  long block_size, int format, int use_dot, int num_threads) {
   const Cache cache{keys, values, kv_heads, block_size, size, format};
   const qwen::Sequences sequences{tables, starts, contexts, table_width, num_seqs};
-  const auto step = qwen::plan_attention(sequences, heads, kv_heads, use_dot);
+  const auto step = qwen::plan_attention(sequences, cache, heads, use_dot);
   long tokens = 0;
   for (long seq = 0; seq < num_seqs; ++seq) tokens += contexts[seq];
   const bool is_small =

@@ -212,11 +212,13 @@ void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step,
   const qwen::Sequences all{step->tables, step->starts, step->contexts, step->table_width,
                             step->num_seqs};
   const bool use_dot = shape->use_dot != 0, is_narrowed = step->wanted != nullptr;
-  const auto attention = qwen::plan_attention(all, shape->heads, shape->kv_heads, use_dot);
+  const Cache cache{nullptr, nullptr, shape->kv_heads, shape->block_size, shape->head_size,
+                    static_cast<int>(shape->format)};
+  const auto attention = qwen::plan_attention(all, cache, shape->heads, use_dot);
   qwen::AttentionStep last;
   Narrowed narrowed(is_narrowed ? *step : Step{});
   if (is_narrowed) {
-    last = qwen::plan_attention(narrowed.sequences, shape->heads, shape->kv_heads, use_dot);
+    last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, use_dot);
   }
 #pragma omp parallel num_threads(num_threads)
   {

@@ -4,7 +4,7 @@ SHELL := /bin/sh
 SETUP := tests/setup/install.sh
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
-LAYERS := unit contract parity control-plane chart cluster e2e
+LAYERS := unit contract parity control-plane chart images cluster e2e
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 export MODEL
 
@@ -41,6 +41,7 @@ test-contract: ## The HTTP API, and what the operator tells the engine
 test-parity: ## The engine's tokens against transformers'
 test-control-plane: ## The operator on a real API server
 test-chart: ## helm lint, template and the schema
+test-images: ## Both images built by podman, what is in them, and the operator's on a node (as root)
 test-cluster: ## The local cluster itself
 test-e2e: ## Real pods: install, answer, kill, delete (as root)
 

@@ -13,6 +13,7 @@ from tests.cluster.processes import ClusterError
 from tests.setup.chainlit import ensure_chainlit
 from tests.setup.debian import (
     BROWSER,
+    IMAGES,
     NODE,
     apt_install,
     candidate_version,
@@ -46,6 +47,7 @@ def _set_up(purpose: str) -> None:
     if purpose in {"test", "all"}:
         ensure_packages(NODE, without="tests on a real node will be skipped")
         unpack_program("prometheus", "promtool")
+        ensure_packages(IMAGES, without="tests of the two images will be skipped")
         ensure_packages(BROWSER, without="tests of the chat page in a browser will be skipped")
     elif purpose == "demo" and given_kubeconfig() is None:
         ensure_packages(NODE, without="so there can be no node here")

@@ -38,6 +38,7 @@ NODE = (
     Need("iptables", ("iptables",)),
     Need("iproute2", ("ip",)),
 )
+IMAGES = (Need("podman", ("podman",)), Need("debootstrap", ("debootstrap",)))
 BROWSER = (Need("chromium", ("chromium", "chromium-browser", "google-chrome")),)
 
 

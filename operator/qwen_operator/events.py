@@ -74,6 +74,16 @@ def scaling_notices(old: Json | None, new: Json | None) -> list[Notice]:
     return [Notice(False, "ReplicasWanted", f"{now} replicas instead of {before}: {why}")]
 
 
+def edge_notices(scale: int | None) -> list[Notice]:
+    """Return a notice where the replicas are set to 0, or from it."""
+    if scale is None:
+        return []
+    if scale == 0:
+        why = "0 replicas: nothing was asked for spec.autoscaling.idleSeconds"
+        return [Notice(False, "ScaledToZero", why)]
+    return [Notice(False, "Activated", f"{scale} replica: requests wait for one")]
+
+
 def build_events(
     notes: Iterable[Notice], resource: Json, now: str, *, reporter: str
 ) -> list[dict[str, Any]]:

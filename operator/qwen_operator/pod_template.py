@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qwen_operator import names
+from qwen_operator.grace import UNROUTE_SECONDS
 from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults
 from qwen_operator.pod_resources import SHARED_MEMORY_BYTES, build_resources
 from qwen_operator.runtime import can_drain
@@ -29,9 +30,6 @@ _VLLM_START_SECONDS = 600  # it also compiles the model and captures CUDA graphs
 _VOLUME_BYTES_PER_SECOND = 50_000_000
 _HUB_BYTES_PER_SECOND = 20_000_000
 
-_DRAIN_SECONDS = 120  # running requests may finish after SIGTERM
-_UNROUTE_SECONDS = 5  # kube-proxies and gateways stop sending before the engine stops listening
-_EXIT_SECONDS = 10
 _PROBE_SECONDS = 2
 
 
@@ -84,7 +82,7 @@ def engine_args(spec: QwenDeploymentSpec, plan: Json) -> list[str]:
             setting["flag"], setting["value"]
         ]  # fmt: skip
     if can_drain(spec):
-        words += ["--shutdown-timeout", str(_DRAIN_SECONDS)]
+        words += ["--shutdown-timeout", str(plan["grace"]["drainSeconds"])]
     return [*words, *spec.engine.extra_args]
 
 
@@ -109,7 +107,7 @@ def _pod_spec(
         "serviceAccountName": name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # a Service named vllm would set VLLM_PORT=tcp://… (K8-039)
-        "terminationGracePeriodSeconds": _UNROUTE_SECONDS + _DRAIN_SECONDS + _EXIT_SECONDS,
+        "terminationGracePeriodSeconds": planned.plan["grace"]["seconds"],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
@@ -169,7 +167,7 @@ def _container(
         "startupProbe": _probe(ready, _PROBE_SECONDS, -(-seconds // _PROBE_SECONDS)),
         "readinessProbe": _probe(ready, 5, 3),
         "livenessProbe": _probe("/health", 10, 6),
-        "lifecycle": {"preStop": {"sleep": {"seconds": _UNROUTE_SECONDS}}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": UNROUTE_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,

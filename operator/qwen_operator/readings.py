@@ -32,6 +32,14 @@ class Readings:
         if self._session is not None:
             await self._session.close()
 
+    def followed(self) -> list[Key]:
+        """Return the QwenDeployments whose pods are asked."""
+        return list(self._pods)
+
+    def pods(self, key: Key) -> Sequence[PodFacts]:
+        """Return a QwenDeployment's pods as they were last seen."""
+        return self._pods.get(key, ())
+
     def of(self, key: Key) -> Mapping[str, Reading]:
         """Return what is known of a QwenDeployment's pods."""
         return self._readings.get(key, {})
@@ -49,6 +57,10 @@ class Readings:
         for name in set(known) - {pod.name for pod in pods}:
             del known[name]
         await self._ask(known, [p for p in pods if p.is_ready and p.name not in were_ready])
+
+    async def ask(self, key: Key) -> None:
+        """Ask the pods of one QwenDeployment now."""
+        await self._ask(self._readings.setdefault(key, {}), self._pods.get(key, ()))
 
     async def refresh(self) -> list[Key]:
         """Ask every pod that runs; return the QwenDeployments whose readings changed."""

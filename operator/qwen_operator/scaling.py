@@ -14,11 +14,13 @@ from datetime import datetime
 import aiohttp
 
 from qwen_operator import names
+from qwen_operator.autoscaling.activity import Activity, observe_activity
 from qwen_operator.autoscaling.cold_start import expected_cold_start, remember_cold_start
 from qwen_operator.autoscaling.history import History
 from qwen_operator.autoscaling.hpa_value import hpa_value
 from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
 from qwen_operator.autoscaling.signal import Signal, decide
+from qwen_operator.figures import Wish
 from qwen_operator.metrics_api.answers import Figure
 from qwen_operator.pods import PodFacts
 from qwen_operator.sampling import Sampler, Target
@@ -38,6 +40,7 @@ class _Scaled:
     ever_ready: set[str]
     history: History = field(default_factory=History)
     signal: Signal | None = None
+    activity: Activity | None = None
     decided_at: float = 0.0
     decided: str = ""
     told: ScalingView | None = None
@@ -86,6 +89,23 @@ class Scaler:
             if one.signal.replicas is not None
         ]
 
+    def wish(self, namespace: str, name: str) -> Wish | None:
+        """Return what KEDA is to be told of a QwenDeployment; None if nothing recent is known."""
+        one = self._scaled.get((namespace, name))
+        if one is None or one.signal is None or self._clock() - one.decided_at >= OLDEST_SECONDS:
+            return None
+        ready, wanted = _ready(one.facts), one.signal.replicas
+        if wanted is None and ready:
+            return None  # pods that say nothing, or nonsense
+        if wanted is None:
+            wanted = one.facts.replicas  # none is there yet, or any more
+        is_busy = one.facts.waiting or (
+            one.facts.replicas > 0
+            and one.activity is not None
+            and one.activity.idle_seconds(one.decided_at) <= 0
+        )
+        return Wish(hpa_value(wanted, one.facts.counted), is_busy, one.decided)
+
     async def refresh(self) -> list[Key]:
         """Ask and decide; return those for which something else is wanted, or for other reasons."""
         scaled = dict(self._scaled)
@@ -105,7 +125,7 @@ class Scaler:
         """Let status tell the present free ratio; return those where it is another."""
         changed = []
         for key, one in self._scaled.items():
-            if one.signal is not None and (view := _view(one.signal)) != one.told:
+            if one.signal is not None and (view := _view(one, one.signal)) != one.told:
                 one.told = view
                 changed.append(key)
         return changed
@@ -122,12 +142,13 @@ class Scaler:
             cold_start_seconds=expected_cold_start(one.cold_starts, one.facts.planned_seconds),
         )
         one.history, one.signal = decide(one.history, seen, one.facts.tuning)
+        one.activity = observe_activity(one.activity, seen, waiting=one.facts.waiting)
         one.decided_at, one.decided = now, self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
-        view = _view(one.signal)
-        if one.told and (view.replicas, view.reason) == (one.told.replicas, one.told.reason):
-            return False
-        one.told = view
-        return True
+        view = _view(one, one.signal)
+        is_news = one.told is None or _wish(view) != _wish(one.told)
+        if is_news:
+            one.told = view
+        return is_news
 
 
 def _capacity(facts: ScalingFacts, samples: Collection[PodSample]) -> Capacity:
@@ -155,9 +176,15 @@ def _url(pod: PodFacts) -> str:
     return f"http://{host}:{names.ENGINE_PORT}/stats"
 
 
-def _view(signal: Signal) -> ScalingView:
+def _view(one: _Scaled, signal: Signal) -> ScalingView:
     ratio = None if signal.free_ratio is None else round(signal.free_ratio, 2)
-    return ScalingView(signal.replicas, signal.reason, ratio)
+    idle = one.activity.idle_seconds(one.decided_at) if one.activity is not None else 0.0
+    is_idle = one.facts.replicas > 0 and idle >= one.facts.idle_seconds
+    return ScalingView(signal.replicas, signal.reason, ratio, is_idle=is_idle)
+
+
+def _wish(view: ScalingView) -> tuple[int | None, str, bool]:
+    return view.replicas, view.reason, view.is_idle
 
 
 def _figure(key: Key, one: _Scaled, signal: Signal) -> Figure:

@@ -35,6 +35,9 @@ class Settings:
         metrics_port: where it listens.
         pod_defaults: what every engine's pod gets besides its plan.
         installs_crd: whether the CRD is made this version's at start.
+        figures_url: how KEDA reaches the figures; None to serve none.
+        figures_port: where they are served.
+        has_activator: an activator was installed, so that nothing is lost at zero replicas.
     """
 
     engine_image: str
@@ -49,6 +52,9 @@ class Settings:
     metrics_port: int = 6443
     pod_defaults: PodDefaults = NO_DEFAULTS
     installs_crd: bool = False
+    figures_url: str | None = None
+    figures_port: int = 8081
+    has_activator: bool = False
 
 
 def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -75,6 +81,9 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
             "--engine-defaults / QWEN_ENGINE_DEFAULTS", args.engine_defaults
         ),
         installs_crd=_switch("--install-crd / QWEN_INSTALL_CRD", args.install_crd),
+        figures_url=_url(args.figures_service),
+        figures_port=_port("--figures-port / QWEN_FIGURES_PORT", args.figures_port),
+        has_activator=args.activator,
     )
 
 
@@ -123,6 +132,19 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "",
         "ClusterRole whose deletion deletes the APIService; empty: none",
     )
+    add(
+        "--figures-service",
+        "QWEN_FIGURES_SERVICE",
+        "",
+        "NAMESPACE/NAME[:PORT] of the Service where KEDA asks for figures; empty: serve none",
+    )
+    add("--figures-port", "QWEN_FIGURES_PORT", "8081", "port that the figures are served on")
+    parser.add_argument(
+        "--activator",
+        action="store_true",
+        default=env.get("QWEN_ACTIVATOR") == "true",
+        help="an activator is installed: spec.autoscaling.minReplicas may be 0 [QWEN_ACTIVATOR]",
+    )
     parser.add_argument(
         "--namespace", action="append", default=[env.get("QWEN_NAMESPACES", "")],
         help="serve only this namespace; may be repeated [QWEN_NAMESPACES, comma-separated]",
@@ -149,14 +171,22 @@ def _port(name: str, text: str) -> int:
 def _place(service: str, owner: str) -> Place | None:
     if not service:
         return None
-    found = _SERVICE.fullmatch(service)
+    namespace, name, port = _service("--metrics-service / QWEN_METRICS_SERVICE", service, "443")
+    return Place(namespace, name, port, owner)
+
+
+def _url(service: str) -> str | None:
+    if not service:
+        return None
+    namespace, name, port = _service("--figures-service / QWEN_FIGURES_SERVICE", service, "80")
+    return f"http://{name}.{namespace}.svc:{port}"
+
+
+def _service(name: str, text: str, default_port: str) -> tuple[str, str, int]:
+    found = _SERVICE.fullmatch(text)
     if found is None:
-        raise SettingsError(
-            f"--metrics-service / QWEN_METRICS_SERVICE={service!r}: give NAMESPACE/NAME or "
-            "NAMESPACE/NAME:PORT of a Service"
-        )
-    port = _port("--metrics-service / QWEN_METRICS_SERVICE", found["port"] or "443")
-    return Place(found["namespace"], found["name"], port, owner)
+        raise SettingsError(f"{name}={text!r}: give NAMESPACE/NAME or NAMESPACE/NAME:PORT")
+    return found["namespace"], found["name"], _port(name, found["port"] or default_port)
 
 
 def _one_of(name: str, text: str) -> str:

@@ -48,12 +48,17 @@ def test_every_variant_lints_and_renders(values: Path) -> None:
     result = helm("lint", "--strict", str(CHART), "-f", str(values))
     assert result.returncode == 0, result.stdout
     kinds = [document["kind"] for document in render("-f", str(values))]
-    assert kinds.count("Deployment") == kinds.count("CustomResourceDefinition") == 1
+    assert kinds.count("CustomResourceDefinition") == 1
+    assert kinds.count("Deployment") == (2 if "to-zero" in values.stem else 1)
 
 
 @pytest.mark.parametrize("values", VARIANTS, ids=lambda path: path.stem)
 def test_the_operator_is_locked_down_in_every_variant(values: Path) -> None:
-    deployment = one(render("-f", str(values)), "Deployment")
+    for deployment in (d for d in render("-f", str(values)) if d["kind"] == "Deployment"):
+        check_locked_down(deployment)
+
+
+def check_locked_down(deployment: dict[str, Any]) -> None:
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (
         1,
         {"type": "Recreate"},
@@ -91,6 +96,8 @@ def test_the_values_are_all_described_by_the_schema_and_no_others() -> None:
         ("scrapeSeconds=0", "scrapeSeconds"),
         ("scrapeSeconds=often", "scrapeSeconds"),
         ("metricsApi.port=443", "port"),
+        ("figures.port=80", "port"),
+        ("activator.replicas=2", "activator"),
         ("watchNamespaces={Team_A}", "watchNamespaces"),
         ("watchNamespaces=team-a", "watchNamespaces"),
         ("engineImage.repository=", "engineImage"),
@@ -237,7 +244,10 @@ def test_the_rights_are_the_least_that_do() -> None:
         "apps/deployments": {"get", "list", "watch", "create", "patch"},
         "/services": {"get", "list", "watch", "create", "patch"},
         "/serviceaccounts": {"get", "list", "watch", "create", "patch"},
-        "/pods": {"list", "watch"},
+        "keda.sh/scaledobjects": {"get", "create", "patch", "delete"},
+        "qwenoperator.io/qwendeployments/scale": {"patch"},
+        "discovery.k8s.io/endpointslices": {"get", "list", "watch"},
+        "/pods": {"list", "watch", "patch"},
         "/events": {"get", "create", "patch"},
         "autoscaling/horizontalpodautoscalers": {
             "get", "list", "watch", "create", "patch", "delete",
@@ -258,13 +268,58 @@ def test_the_metrics_api_may_register_itself_and_nothing_else_and_can_be_left_ou
     env = _env(documents)
     assert env["QWEN_METRICS_SERVICE"] == "place/op-qwen-operator-metrics"
     assert env["QWEN_METRICS_OWNER"] == name
-    service = one(documents, "Service")
+    service = one(documents, "Service", "-metrics")
     assert service["metadata"]["name"] == "op-qwen-operator-metrics"
     assert service["spec"]["ports"][0]["targetPort"] in {p["name"] for p in container["ports"]}
 
     off = render("--set", "metricsApi.enabled=false")
-    assert {d["kind"] for d in off}.isdisjoint({"Service", "RoleBinding"})
+    assert "op-qwen-operator-metrics" not in {d["metadata"]["name"] for d in off}
+    assert "RoleBinding" not in {d["kind"] for d in off}
     assert "QWEN_METRICS" not in str(off)
+
+
+def test_keda_finds_the_figures_where_the_operator_serves_them() -> None:
+    documents = render()
+    service = one(documents, "Service", "-figures")
+    deployment = one(documents, "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    env = {item["name"]: item["value"] for item in container["env"]}
+    assert env["QWEN_FIGURES_SERVICE"] == f"place/{service['metadata']['name']}"
+    [port] = service["spec"]["ports"]
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert str(ports[port["targetPort"]]) == env["QWEN_FIGURES_PORT"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    off = render("--set", "figures.enabled=false")
+    assert "FIGURES" not in str(off)
+    assert "op-qwen-operator-figures" not in str(off)
+
+
+def test_the_activator_is_switched_has_its_own_rights_and_is_no_endpoint_of_the_operator() -> None:
+    documents = render("--set", "activator.enabled=true")
+    activator, operator = (one(documents, "Deployment", s) for s in ("-activator", "-operator"))
+    containers = [d["spec"]["template"]["spec"]["containers"][0] for d in (activator, operator)]
+    assert containers[0]["image"] == containers[1]["image"]
+    assert containers[0]["args"] == ["activator"]
+    assert {"name": "QWEN_ACTIVATOR", "value": "true"} in containers[1]["env"]
+    labels = activator["spec"]["template"]["metadata"]["labels"]
+    assert activator["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert not operator["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    for service in (d for d in documents if d["kind"] == "Service"):
+        assert not service["spec"]["selector"].items() <= labels.items()
+    rules = one(documents, "ClusterRole", "-activator")["rules"]
+    assert [(r["resources"], r["verbs"]) for r in rules] == [
+        (["qwendeployments"], ["get", "list", "watch"]),
+        (["endpointslices"], ["list", "watch", "create", "patch", "delete"]),
+    ]
+    one(documents, "ClusterRoleBinding", "-activator")
+    narrow = render("-f", str(CHART / "ci" / "to-zero-values.yaml"))
+    bindings = [d["metadata"] for d in narrow if d["kind"] == "RoleBinding"]
+    bound = [b["namespace"] for b in bindings if b["name"].endswith("-activator")]
+    assert bound == ["team-a", "team-b"]
+    assert {"name": "QWEN_ACTIVATOR", "value": "false"} in one(render(), "Deployment")["spec"][
+        "template"
+    ]["spec"]["containers"][0]["env"]
 
 
 @pytest.mark.parametrize("name", ["r" * 53, "my-qwen-operator", "a"])

@@ -70,6 +70,8 @@ TOOL_SETS = {
         ToolSet("helm", "2 min"),
         ToolSet("kwok", "1-2 min"),
         ToolSet("pause", "seconds"),
+        # the Gateway API's endpoint picker, and `pick`, which asks it as a gateway would
+        ToolSet("epp", "2-4 min"),
     )
 }
 

@@ -39,6 +39,7 @@ class MemoryCluster:
         self.refuse: dict[str, list[ApiError]] = {}
         self.nodes: list[Any] = []
         self.node_listings = 0
+        self.served: set[str] = set()  # kinds of others
 
     def _check(self, kind: str) -> None:
         if errors := self.refuse.get(kind):
@@ -57,6 +58,14 @@ class MemoryCluster:
             return self.nodes
         return [self.about] if kind is api.QWEN_DEPLOYMENT and self.about else []
 
+    async def serves(self, kind: Kind) -> bool:
+        return kind.kind in self.served
+
+    async def scale(self, about: Mapping[str, Any], replicas: int) -> None:
+        self._check("scale")
+        assert self.about is not None
+        self.about["spec"]["replicas"] = replicas
+
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._check(manifest["kind"])
         self.children[manifest["kind"]] = copy.deepcopy(dict(manifest))
@@ -64,6 +73,9 @@ class MemoryCluster:
     async def delete(self, manifest: Mapping[str, Any]) -> None:
         self._check("delete")
         self.children.pop(manifest["kind"], None)
+
+    async def annotate(self, *_: Any, **__: Any) -> None:
+        self._check("annotate")
 
     async def apply_status(self, about: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         self._check("status")

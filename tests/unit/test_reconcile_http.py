@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from qwen_operator import handlers
+from qwen_operator import credentials, handlers
 from qwen_operator.cluster import DEPLOYMENT, EVENT, NODE, POD, SERVICE
 from qwen_operator.errors import RefusedError, UnavailableError
 from qwen_operator.http_cluster import Connection, HttpCluster
@@ -199,7 +199,7 @@ async def test_it_waits_for_the_crd_and_says_so(
 def test_in_a_pod_the_api_server_is_found_without_dns(
     env: dict[str, str], server: str | None
 ) -> None:
-    assert handlers._server(env) == server
+    assert credentials._server(env) == server
 
 
 def test_kopf_is_told_to_write_nothing() -> None:
@@ -207,6 +207,6 @@ def test_kopf_is_told_to_write_nothing() -> None:
     assert settings.posting.enabled is False
     assert settings.peering.standalone is True
     selectors = settings.watching.label_selectors
-    assert {selectors[key] for key in selectors} == {"qwenoperator.io/deployment"}
+    assert {selectors[key].split(",")[0] for key in selectors} == {"qwenoperator.io/deployment"}
     assert isinstance(settings, kopf.OperatorSettings)
     assert EVENT.path("ns") == "/api/v1/namespaces/ns/events"

@@ -8,7 +8,8 @@ import pytest
 
 from qwen_operator import names
 from qwen_operator.node_facts import NodeFacts
-from qwen_operator.reconcile import Observed, Outcome
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import Outcome
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE, NEWEST
 from tests.unit.operator_states import (
     applied,

@@ -4,23 +4,18 @@
 # Above the base: packages of others, then our code, so that a change of code re-sends little.
 ARG BASE=python:3.12-slim
 
-# uv, which is in no image
-FROM ${BASE} AS tools
-RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --no-cache-dir "uv>=0.9,<1"
-
 FROM ${BASE} AS requirements
 COPY docker/requirements.py engine/pyproject.toml /src/engine/
 RUN cd /src && python3 engine/requirements.py engine/pyproject.toml:serve > /requirements.txt
 
 # our own packages, compiled to bytecode
 FROM ${BASE} AS code
+RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --no-cache-dir "uv>=0.9,<1"
 # The engine's C++ kernels are compiled here; without a compiler it would be slower on CPUs.
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY engine ./engine
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
-    python3 -m venv --without-pip /opt/venv \
- && /opt/tools/bin/uv pip install --python /opt/venv/bin/python3 --quiet --no-cache --no-deps --compile-bytecode \
+RUN python3 -m venv --without-pip /opt/venv && /opt/tools/bin/uv pip install --python /opt/venv/bin/python3 --quiet --no-cache --no-deps --compile-bytecode \
     --target /opt/code ./engine
 
 FROM ${BASE}
@@ -28,12 +23,15 @@ FROM ${BASE}
 ARG CACHE=--no-cache
 COPY --from=requirements /requirements.txt /opt/
 COPY constraints.txt /opt/
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
-    python3 -m venv --without-pip /opt/venv \
+# libgomp: what our kernels' threads need. uv comes and goes within the layer.
+RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/* \
+ && python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --no-cache-dir "uv>=0.9,<1" \
+ && python3 -m venv --without-pip /opt/venv \
  && /opt/tools/bin/uv pip install --python /opt/venv/bin/python3 --quiet --compile-bytecode --link-mode copy $CACHE \
     --requirement /opt/requirements.txt --constraint /opt/constraints.txt \
  && for packages in /opt/venv/lib/python3.*/site-packages; do echo /opt/code > "$packages/code.pth"; done \
- && echo "nonroot:x:65532:65532::/tmp:/usr/sbin/nologin" >> /etc/passwd
+ && echo "nonroot:x:65532:65532::/tmp:/usr/sbin/nologin" >> /etc/passwd \
+ && rm -rf /opt/tools /root/.cache
 # /cache belongs to the user that runs here, so that a fresh volume mounted on it does too.
 RUN mkdir /cache && chown 65532:65532 /cache
 COPY --from=code /opt/code /opt/code

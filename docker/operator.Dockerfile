@@ -2,10 +2,6 @@
 # Above the base: packages of others, then our code, so that a change of code re-sends little.
 ARG BASE=python:3.12-slim
 
-# uv, which is in no image
-FROM ${BASE} AS tools
-RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --no-cache-dir "uv>=0.9,<1"
-
 FROM ${BASE} AS requirements
 COPY docker/requirements.py engine/pyproject.toml /src/engine/
 COPY operator/pyproject.toml /src/operator/
@@ -13,13 +9,12 @@ RUN cd /src && python3 engine/requirements.py engine/pyproject.toml operator/pyp
 
 # our own packages, compiled to bytecode
 FROM ${BASE} AS code
+RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --no-cache-dir "uv>=0.9,<1"
 WORKDIR /src
 COPY crds ./crds
 COPY engine ./engine
 COPY operator ./operator
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
-    python3 -m venv --without-pip /opt/venv \
- && /opt/tools/bin/uv pip install --python /opt/venv/bin/python3 --quiet --no-cache --no-deps --compile-bytecode \
+RUN python3 -m venv --without-pip /opt/venv && /opt/tools/bin/uv pip install --python /opt/venv/bin/python3 --quiet --no-cache --no-deps --compile-bytecode \
     --target /opt/code ./engine ./operator
 
 FROM ${BASE}
@@ -27,12 +22,14 @@ FROM ${BASE}
 ARG CACHE=--no-cache
 COPY --from=requirements /requirements.txt /opt/
 COPY constraints.txt /opt/
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
-    python3 -m venv --without-pip /opt/venv \
+# uv comes and goes within the layer
+RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --no-cache-dir "uv>=0.9,<1" \
+ && python3 -m venv --without-pip /opt/venv \
  && /opt/tools/bin/uv pip install --python /opt/venv/bin/python3 --quiet --compile-bytecode --link-mode copy $CACHE \
     --requirement /opt/requirements.txt --constraint /opt/constraints.txt \
  && for packages in /opt/venv/lib/python3.*/site-packages; do echo /opt/code > "$packages/code.pth"; done \
- && echo "nonroot:x:65532:65532::/tmp:/usr/sbin/nologin" >> /etc/passwd
+ && echo "nonroot:x:65532:65532::/tmp:/usr/sbin/nologin" >> /etc/passwd \
+ && rm -rf /opt/tools /root/.cache
 COPY --from=code /opt/code /opt/code
 RUN --mount=type=bind,source=docker/sbom.py,target=/sbom.py \
     ["/opt/venv/bin/python3", "/sbom.py", "qwen-operator", "/opt/code/sbom.cdx.json"]

@@ -1,7 +1,7 @@
-"""Prints what our distributions need of others, from their pyproject files, one requirement a line.
+"""Prints what our distributions need of others, from their pyproject files, one to a line.
 
-Run while an image is built: requirements.py PYPROJECT[:EXTRA]... So that what is installed of others
-is a layer of its own, which a change of our code leaves as it is.
+Run while an image is built: requirements.py PYPROJECT[:EXTRA]... So that what is installed of
+others is a layer of its own, which a change of our code leaves as it is.
 """
 
 import re

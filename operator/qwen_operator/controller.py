@@ -152,6 +152,7 @@ class Controller:
             except Exception:
                 logger.exception("%s/%s: reconciling failed; it will be tried again", *key)
             finally:
+                self._scaler.tally.passes["failed" if failed else "done"] += 1
                 self._queue.done(key, failed=failed)
 
     async def _pass(self, key: Key) -> bool:
@@ -164,6 +165,7 @@ class Controller:
             self._known.discard(key)
             self._readings.forget(key)
             self._scaler.follow(key, None)
+            self._scaler.tally.forget(key)
             return True
         observed = await self._observe(key, resource)
         now = _now()
@@ -184,6 +186,7 @@ class Controller:
             if outcome.scale is not None:
                 await self._cluster.scale(resource, outcome.scale)
                 logger.info("%s/%s: scaled to %d", *key, outcome.scale)
+            self._scaler.tally.conditions[key] = outcome.status["conditions"]
             await self._publish(key, resource, outcome, now)
         except RefusedError as error:
             if _NAMESPACE_GOES in str(error):

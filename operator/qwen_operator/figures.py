@@ -1,5 +1,7 @@
 """What KEDA asks: one QwenDeployment's figures as JSON, over plain HTTP inside the cluster.
 
+Prometheus asks here as well: /metrics.
+
 Called by `controller`. One address for all of them, so that KEDA needs no way to the engines, and
 what it reads is the same decision that the metrics API tells an HPA. Figures are no secret: how
 many replicas are wanted, and whether there is anything to do.
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 _PATH = "/v1/namespaces/{namespace}/qwendeployments/{name}"
+_TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus'
 _LARGEST_BODY = 2**16  # nobody sends one
 
 
@@ -39,8 +42,13 @@ def figures_path(namespace: str, name: str) -> str:
 class FiguresServer:
     """Serves wishes; what is not known is 503, so that whoever scales holds."""
 
-    def __init__(self, port: int, wish: Callable[[str, str], Wish | None]) -> None:
-        self._port, self._wish = port, wish
+    def __init__(
+        self,
+        port: int,
+        wish: Callable[[str, str], Wish | None],
+        metrics: Callable[[], bytes] = bytes,
+    ) -> None:
+        self._port, self._wish, self._metrics = port, wish, metrics
         self._runner: web.AppRunner | None = None
 
     async def listen(self) -> None:
@@ -49,6 +57,7 @@ class FiguresServer:
             return
         app = web.Application(client_max_size=_LARGEST_BODY)
         app.router.add_get(_PATH, self._handle)
+        app.router.add_get("/metrics", self._handle_metrics)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -67,6 +76,9 @@ class FiguresServer:
         """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _handle_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers={"Content-Type": _TEXT_FORMAT})
 
     async def _handle(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]

@@ -26,6 +26,7 @@ from qwen_operator.pods import PodFacts
 from qwen_operator.sampling import Sampler, Target
 from qwen_operator.scaling_facts import ScalingFacts
 from qwen_operator.scaling_view import ScalingView
+from qwen_operator.series import OperatorSeries, ScalingState, Tally
 
 Key = tuple[str, str]  # namespace, name
 OLDEST_SECONDS = 20.0  # a figure older than that is none: whoever scales then holds
@@ -43,6 +44,7 @@ class _Scaled:
     activity: Activity | None = None
     decided_at: float = 0.0
     decided: str = ""
+    silent: int = 0
     told: ScalingView | None = None
 
 
@@ -54,6 +56,8 @@ class Scaler:
         self._scaled: dict[Key, _Scaled] = {}
         self._session: aiohttp.ClientSession | None = None
         self._sampler: Sampler | None = None
+        self.tally = Tally()
+        self.series = OperatorSeries(self.tally, self._states, self._misses)
 
     async def close(self) -> None:
         """Close the HTTP session."""
@@ -117,9 +121,19 @@ class Scaler:
         changed = []
         for key, one in scaled.items():
             samples = self._sampler.fresh(p.uid for p in one.facts.pods if p.is_ready)
-            if self._decide(one, samples):
+            if self._decide(key, one, samples):
                 changed.append(key)
         return changed
+
+    def _states(self) -> list[ScalingState]:
+        return [
+            _state(key, one, one.signal)
+            for key, one in self._scaled.items()
+            if one.signal is not None
+        ]
+
+    def _misses(self) -> dict[str, int]:
+        return dict(self._sampler.miss_counts) if self._sampler is not None else {}
 
     def tell(self) -> list[Key]:
         """Let status tell the present free ratio; return those where it is another."""
@@ -130,7 +144,7 @@ class Scaler:
                 changed.append(key)
         return changed
 
-    def _decide(self, one: _Scaled, samples: dict[str, PodSample]) -> bool:
+    def _decide(self, key: Key, one: _Scaled, samples: dict[str, PodSample]) -> bool:
         now, ready = self._clock(), len(_ready(one.facts))
         seen = Observation(
             at=now,
@@ -141,14 +155,32 @@ class Scaler:
             capacity=_capacity(one.facts, samples.values()),
             cold_start_seconds=expected_cold_start(one.cold_starts, one.facts.planned_seconds),
         )
+        before = one.signal
         one.history, one.signal = decide(one.history, seen, one.facts.tuning)
         one.activity = observe_activity(one.activity, seen, waiting=one.facts.waiting)
         one.decided_at, one.decided = now, self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
+        one.silent = seen.silent
+        if (direction := _direction(before, one.signal)) is not None:
+            self.tally.decisions[key, direction, one.signal.reason] += 1
         view = _view(one, one.signal)
         is_news = one.told is None or _wish(view) != _wish(one.told)
         if is_news:
             one.told = view
         return is_news
+
+
+def _direction(before: Signal | None, now: Signal) -> str | None:
+    """Return which way the replicas wanted went; None if they stayed, or nothing was known."""
+    if before is None or before.replicas is None or now.replicas in (None, before.replicas):
+        return None
+    return "up" if (now.replicas or 0) > before.replicas else "down"
+
+
+def _state(key: Key, one: _Scaled, signal: Signal) -> ScalingState:
+    ready = len(_ready(one.facts))
+    pods = {"ready": ready, "loading": len(one.facts.pods) - ready, "silent": one.silent}
+    seconds = expected_cold_start(one.cold_starts, one.facts.planned_seconds)
+    return ScalingState(key, one.facts.replicas, pods, signal, seconds)
 
 
 def _capacity(facts: ScalingFacts, samples: Collection[PodSample]) -> Capacity:

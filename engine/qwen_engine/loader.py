@@ -157,7 +157,7 @@ def load_weights(
         ModelNotFoundError: no safetensors there.
         CheckpointError: damaged; or names are missing, left over, twice there or misshapen.
     """
-    paths = _find_files(folder)
+    paths = find_files(folder)
     bytes_total = sum(path.stat().st_size for path in paths)
     bytes_done, scales = 0, _read_scales(paths, is_redundant)
     filled: dict[str, Path] = {}
@@ -195,7 +195,8 @@ def _parse_entry(fields: Mapping[str, Any], data_start: int) -> TensorEntry:
     return TensorEntry(str(fields["dtype"]), shape, data_start + first, last - first)
 
 
-def _find_files(folder: Path) -> list[Path]:
+def find_files(folder: Path) -> list[Path]:
+    """Return a checkpoint's files. Raises as `load_weights` does."""
     index = folder / INDEX_NAME
     if index.exists():
         paths = [folder / name for name in _read_index(index)]

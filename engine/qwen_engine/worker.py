@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 
 from qwen_engine.batch import build_model_input
+from qwen_engine.checkpoint_shapes import read_shapes
 from qwen_engine.config import EngineConfig
-from qwen_engine.encoder import SECONDS_ALONE, Encoder, allocate_tower
+from qwen_engine.encoder import SECONDS_ALONE, SHARE_OF_STEP, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers import pages
@@ -68,7 +69,7 @@ class Worker:
             model_config, max_len=config.max_model_len, dtype=self._dtype, device=self._device
         )
         self._tower = allocate_tower(config, model_config, dtype=self._dtype, device=self._device)
-        targets = self._model.checkpoint_tensors()
+        targets = self._model.checkpoint_tensors(read_shapes(config.model_path))
         if self._tower is not None:
             targets |= self._tower.checkpoint_tensors()
         load_weights(
@@ -80,6 +81,8 @@ class Worker:
         self._encoder = Encoder(self._tower) if self._tower is not None else None
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
+        if self._tower is not None:
+            self._tower.tune(self._gemm if config.quantization == "none" else None)
         self._caches = self._allocate_caches(model_config)
         self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
         self._backend = build_backend(
@@ -95,7 +98,7 @@ class Worker:
     def execute(self, batch: ScheduledBatch) -> list[int]:
         """Compute the batch; return the next token of each entry that needs one, in order.
 
-        Pictures are encoded afterwards, for as long as the batch took.
+        Pictures are encoded afterwards, for a share of the time that the batch took.
         """
         started = time.monotonic()
         if self._encoder is not None:
@@ -103,7 +106,7 @@ class Worker:
         token_ids = self._compute(batch) if batch.entries else []
         if self._encoder is not None:
             took = time.monotonic() - started
-            self._encoder.work(took if batch.entries else SECONDS_ALONE)
+            self._encoder.work(SHARE_OF_STEP * took if batch.entries else SECONDS_ALONE)
         return token_ids
 
     def take_encoded(self) -> list[bytes]:

@@ -25,7 +25,7 @@ from tests.models.tiny_vision import build_tiny_vision
 from tests.unit.pictures import encoded, noise
 
 NUM_TOKENS = 24
-LAYOUTS = ["2b", "8b"]  # experts are not served yet
+LAYOUTS = ["2b", "8b", "30b-a3b"]
 
 
 @pytest.fixture(scope="module", autouse=True)

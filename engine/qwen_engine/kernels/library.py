@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 import torch
 
@@ -30,9 +31,14 @@ class NativeLibrary:
         self.kernels: tuple[Kernel, ...] = _KERNELS[self._library.qwen_kernels()]
         if self.kernels:
             for name, kinds in _SIGNATURES.items():
-                function = getattr(self._library, name)
-                function.argtypes = [_C_TYPES[kind] for kind in kinds]
-                function.restype = None
+                self.function(name, kinds)
+
+    def function(self, name: str, kinds: str) -> Callable[..., None]:
+        """Return one of the library's functions; `kinds` are its arguments', as in `_C_TYPES`."""
+        found = getattr(self._library, name)
+        found.argtypes = [_C_TYPES[kind] for kind in kinds]
+        found.restype = None
+        return cast("Callable[..., None]", found)
 
     @classmethod
     def find(cls) -> Self | None:

@@ -1,7 +1,8 @@
-"""The dense decoder that Qwen3, Qwen2 and Llama share.
+"""The decoder that Qwen3, Qwen2 and Llama share, dense or with a mixture of experts.
 
 Pre-norm attention and SwiGLU blocks. What differs between the three are switches of
-`ModelConfig`: the norms on queries and keys, the biases, the tied output, the rotary kind.
+`ModelConfig`: the norms on queries and keys, the biases, the tied output, the rotary kind, and
+which layers have experts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Self
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary, can_pack
 from qwen_engine.layers import int8
@@ -22,8 +22,11 @@ from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding, rotate
+from qwen_engine.layers.stacked import StackedLinear
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.allocation import give_memory
+from qwen_engine.models.experts import Experts, StoredShapes
+from qwen_engine.models.feed_forward import FeedForward
 
 KVCache = tuple[torch.Tensor, torch.Tensor]  # see layers.attention.interface
 
@@ -104,40 +107,15 @@ class Attention(nn.Module):
             yield f"{prefix}k_norm.weight", self.k_norm.weight
 
 
-class FeedForward(nn.Module):
-    """SwiGLU: down(silu(gate(x)) · up(x))."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        inner, hidden = config.intermediate_size, config.hidden_size
-        self.gate_up = Linear(hidden, {"gate_proj": inner, "up_proj": inner}, bias=config.mlp_bias)
-        self.down = Linear(inner, {"down_proj": hidden}, bias=config.mlp_bias)
-        self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        both = self.gate_up(hidden)
-        if self.library is None:
-            gate, up = both.chunk(2, dim=-1)
-            gated = functional.silu(gate) * up
-        else:
-            gated = self.library.gate(both)
-        mapped: torch.Tensor = self.down(gated)
-        return mapped
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield from self.gate_up.checkpoint_tensors(prefix)
-        yield from self.down.checkpoint_tensors(prefix)
-
-
 class Layer(nn.Module):
     """One block of the decoder."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, is_dense: bool) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config)
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = FeedForward(config) if is_dense else Experts(config)
 
     def forward(
         self,
@@ -151,11 +129,14 @@ class Layer(nn.Module):
         mapped: torch.Tensor = self.feed_forward(self.feed_forward_norm(hidden, attended))
         return mapped
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
+    def checkpoint_tensors(self, prefix: str, stored: StoredShapes) -> Iterator[tuple[str, Target]]:
         yield f"{prefix}input_layernorm.weight", self.attention_norm.weight
         yield f"{prefix}post_attention_layernorm.weight", self.feed_forward_norm.weight
         yield from self.attention.checkpoint_tensors(f"{prefix}self_attn.")
-        yield from self.feed_forward.checkpoint_tensors(f"{prefix}mlp.")
+        if isinstance(self.feed_forward, Experts):
+            yield from self.feed_forward.checkpoint_tensors(f"{prefix}mlp.", stored)
+        else:
+            yield from self.feed_forward.checkpoint_tensors(f"{prefix}mlp.")
 
 
 class Decoder(nn.Module):
@@ -165,7 +146,10 @@ class Decoder(nn.Module):
         super().__init__()
         shape = (config.vocab_size, config.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape), requires_grad=False)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            Layer(config, is_dense=config.experts is None or index in config.dense_layers)
+            for index in range(config.num_layers)
+        )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.output = (
             None
@@ -193,7 +177,7 @@ class Decoder(nn.Module):
     def _quantise(self) -> None:
         """Keep the weights of all products in int8; an embedding that is only looked up stays."""
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | StackedLinear):
                 module.quantise()
         name = "embedding" if self.output is None else "output"
         shape = int8.stored_shape(*getattr(self, name).shape)
@@ -240,7 +224,7 @@ class Decoder(nn.Module):
     def use(self, gemm: MeasuredGemm) -> None:
         """Compute all products this way from now on; weights are repacked where they are."""
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | StackedLinear):
                 module.use(gemm)
         weight = self.embedding if self.output is None else self.output
         if can_pack(weight):
@@ -257,7 +241,7 @@ class Decoder(nn.Module):
                 is_wide = len(module.weight) % 16 == 0
             elif isinstance(module, Attention):
                 is_wide = module.head_dim % 32 == 0
-            elif isinstance(module, FeedForward):
+            elif isinstance(module, FeedForward | Experts):
                 is_wide = module.down.in_size % 16 == 0
             else:
                 continue
@@ -267,10 +251,14 @@ class Decoder(nn.Module):
     def probe_weights(self) -> list[torch.Tensor]:
         """Return one large weight of each layer, to measure products with."""
         layers = (layer for layer in self.layers if isinstance(layer, Layer))
-        return [layer.feed_forward.gate_up.weight for layer in layers]
+        weights = (layer.feed_forward.gate_up.weight for layer in layers)
+        return [weight if weight.ndim == 2 else weight[0] for weight in weights]
 
-    def checkpoint_tensors(self) -> dict[str, Target]:
-        """Return, by its name in the checkpoint, every tensor that must be written."""
+    def checkpoint_tensors(self, stored: StoredShapes | None = None) -> dict[str, Target]:
+        """Return, by its name in the checkpoint, every tensor that must be written.
+
+        stored: the shapes of the checkpoint's tensors, which say how it keeps experts.
+        """
         prefix = self.traits.prefix
         tensors: dict[str, Target] = {
             f"{prefix}embed_tokens.weight": int8.target_of(self.embedding),
@@ -278,7 +266,7 @@ class Decoder(nn.Module):
         }
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            tensors.update(layer.checkpoint_tensors(f"{prefix}layers.{index}."))
+            tensors.update(layer.checkpoint_tensors(f"{prefix}layers.{index}.", stored or {}))
         if self.output is not None:
             tensors["lm_head.weight"] = int8.target_of(self.output)
         return tensors

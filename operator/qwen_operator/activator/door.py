@@ -61,8 +61,8 @@ class Door:
         """Whether a pod is ready."""
         return bool(self._endpoints)
 
-    async def open(self, host: str | None = None) -> None:
-        """Listen on a free port."""
+    async def open(self, host: str) -> None:
+        """Listen on a free port of one address: two families would get a port each."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         # a handler whose client has gone is cancelled, and its place is free

@@ -17,6 +17,7 @@ from qwen_operator import cluster as api
 from qwen_operator import names
 from qwen_operator.activation import are_waiting, slice_name
 from qwen_operator.cluster import Cluster
+from qwen_operator.contract_check import ContractCheck
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
 from qwen_operator.events import build_events
 from qwen_operator.gpu_nodes import GpuNodes
@@ -61,6 +62,7 @@ class Controller:
         self._costs = DeletionCosts(cluster, self._readings, clock)
         self._scaler = Scaler(clock, _today)
         self._outlets = Outlets(cluster, settings, self._scaler, _today)
+        self._contract = ContractCheck(cluster, self._scaler.silent)
         self._keda = Presence(cluster, api.SCALED_OBJECT, clock)
         self._known: set[Key] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,6 +88,7 @@ class Controller:
         await self._readings.close()
         await self._scaler.close()
         await self._outlets.close()
+        await self._contract.close()
 
     def add(self, namespace: str, name: str) -> None:
         """Have a QwenDeployment looked at soon."""
@@ -214,20 +217,26 @@ class Controller:
         await self._readings.follow(key, facts)
         waiting = are_waiting(activation, _now())
         self._scaler.follow(key, read_facts(resource, deployment, facts, waiting=waiting))
+        view = self._outlets.seen_through(self._scaler.view(key), scaling.get("provider"))
+        scaled_object = await self._fetch_if(has_keda, api.SCALED_OBJECT, key)
+        contract = None
+        if view is not None and view.replicas is not None:
+            contract = await self._contract.ask(key, autoscaler, scaled_object)
         on_gpu = ((resource["spec"].get("gpu") or {}).get("count", 1)) != 0
         return Observed(
             deployment=deployment,
             service=service,
             service_account=account,
             autoscaler=autoscaler,
-            scaled_object=await self._fetch_if(has_keda, api.SCALED_OBJECT, key),
+            scaled_object=scaled_object,
             activation=activation,
             is_keda_there=has_keda,
             figures_url=self._outlets.figures_url(*key),
             pods=tuple(pods),
             nodes=await self._nodes.fetch() if on_gpu else (),
             readings=dict(self._readings.of(key)),
-            scaling=self._outlets.seen_through(self._scaler.view(key), scaling.get("provider")),
+            scaling=view,
+            contract=contract,
         )
 
     async def _fetch_if(self, wanted: bool, kind: api.Kind, key: Key) -> Json | None:

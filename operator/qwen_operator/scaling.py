@@ -125,6 +125,16 @@ class Scaler:
                 changed.append(key)
         return changed
 
+    def silent(self, key: Key) -> dict[str, str]:
+        """Return, by name, ready pods whose figures are not used any more, and why."""
+        one, sampler = self._scaled.get(key), self._sampler
+        if one is None or sampler is None:
+            return {}
+        ready = {pod.uid: pod.name for pod in one.facts.pods if pod.is_ready}
+        stale = ready.keys() - sampler.fresh(ready).keys()
+        reasons = {uid: sampler.reason(uid) for uid in stale}
+        return {ready[uid]: why for uid, why in reasons.items() if why is not None}
+
     def _states(self) -> list[ScalingState]:
         return [
             _state(key, one, one.signal)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from qwen_operator.activation import build_slice
 from tests.chart.rights import Grant, denied, grants_of, operators_calls, unused
 from tests.cluster.client import Cluster
 from tests.cluster.kwok import NodeFactory
 from tests.cluster.polling import until
+from tests.control_plane.engines import Engine, give_address
 from tests.control_plane.operator_process import OperatorProcess, free_port
 from tests.control_plane.qwen import L4_LABELS, SECONDS, Qwen
 
 CHART = Path(__file__).parents[2] / "charts" / "qwen-operator"
 CRD_NAME = "qwendeployments.qwenoperator.io"
 API_SERVICE = "v1beta1.external.metrics.k8s.io"
+KEDA_CRD = "scaledobjects.keda.sh"
 METRICS = "op-qwen-operator-metrics"
 
 
@@ -31,13 +35,50 @@ def no_crd(control_plane: Cluster) -> Iterator[None]:
     control_plane.wait_established(CRD_NAME)
 
 
+@pytest.fixture
+def keda_crd(control_plane: Cluster) -> Iterator[None]:
+    """KEDA's kind without KEDA: enough to see what the operator writes."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1alpha1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    control_plane.apply(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": KEDA_CRD},
+            "spec": {
+                "group": "keda.sh",
+                "names": {"plural": "scaledobjects", "kind": "ScaledObject"},
+                "scope": "Namespaced",
+                "versions": [version],
+            },
+        }
+    )
+    control_plane.wait_established(KEDA_CRD)
+    yield
+    control_plane.kubectl("delete", "crd", KEDA_CRD)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine half of whose blocks are used."""
+    made = Engine(free=50)
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("scope", ["cluster", "namespaced"])
-@pytest.mark.usefixtures("no_crd")
+@pytest.mark.usefixtures("no_crd", "keda_crd")
 def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
     scope: str,
     control_plane: Cluster,
     namespace: str,
     kwok_nodes: NodeFactory,
+    engine: Engine,
     tmp_path: Path,
 ) -> None:
     values = ("--set", f"watchNamespaces={{{namespace}}}") if scope == "namespaced" else ()
@@ -49,7 +90,7 @@ def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
         operator.start(**_chart_environment(namespace), **served)
         control_plane.wait_established(CRD_NAME)  # the operator's doing
         kwok_nodes("l4-0", labels=L4_LABELS, allocatable={"nvidia.com/gpu": "1"})
-        _do_all_that_there_is(Qwen(control_plane, namespace))
+        _do_all_that_there_is(Qwen(control_plane, namespace), engine)
         assert control_plane.exists("apiservice", API_SERVICE)
         grants = grants_of(control_plane, "op", namespace)
 
@@ -72,19 +113,57 @@ def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
     )
 
 
-def _do_all_that_there_is(qwen: Qwen) -> None:
+def _do_all_that_there_is(qwen: Qwen, engine: Engine) -> None:
     """Have every kind of child made, changed and, where that is the operator's work, deleted."""
     qwen.apply("chat", model={"id": "Qwen/Qwen3-8B"})
     qwen.wait_for("chat", "Available", "Serving")
     qwen.wait_events("chat", ("Normal", "Serving"))
+    _answer(qwen, engine)
+    until(lambda: _costs(qwen), what="a deletion cost", within_seconds=SECONDS)
     qwen.kubectl("scale", "qwen/chat", "--replicas=0")
     qwen.wait_for("chat", "Available", "ScaledToZero")
     qwen.kubectl("scale", "qwen/chat", "--replicas=1")
     qwen.wait_for("chat", "Available", "Serving")  # told before: the same event, once more
-    qwen.patch("chat", {"autoscaling": {"maxReplicas": 2}})
+    _answer(qwen, engine)
+    qwen.patch("chat", {"autoscaling": {"maxReplicas": 2, "provider": "KEDA"}})
+    until(lambda: _has_scaled_object(qwen), what="its ScaledObject", within_seconds=SECONDS)
+    qwen.patch("chat", {"autoscaling": {"provider": "BuiltIn", "minReplicas": 0}})
     until(lambda: qwen.get("hpa", "chat"), what="its HPA", within_seconds=SECONDS)
+    until(lambda: not _has_scaled_object(qwen), what="no ScaledObject", within_seconds=SECONDS)
+    # no Service leads to this operator, so what the HPA asks finds nothing
+    qwen.wait_for("chat", "MetricsContract", "NoSeries")
+    _wake(qwen)
     qwen.patch("chat", {"autoscaling": {"enabled": False}})
     qwen.wait_gone("hpa", "chat")
+
+
+def _answer(qwen: Qwen, engine: Engine) -> None:
+    """Put the engine where the pod of `chat` is."""
+    [pod] = [p for p in qwen.all("pod") if p["metadata"]["name"].startswith("chat-")]
+    give_address(qwen, pod["metadata"]["name"], engine)
+
+
+def _wake(qwen: Qwen) -> None:
+    """Scale to zero, and have an activator say that requests wait."""
+    qwen.kubectl("scale", "qwen/chat", "--replicas=0")
+    owner = qwen.get("qwen", "chat")["metadata"]
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    held = build_slice(owner, address="127.0.0.1", port=1, is_routed=True, waiting_at=now)
+    qwen.cluster.apply(held)
+    until(
+        lambda: qwen.get("qwen", "chat")["spec"]["replicas"] == 1,
+        what="woken",
+        within_seconds=SECONDS,
+    )
+
+
+def _costs(qwen: Qwen) -> bool:
+    notes = (pod["metadata"].get("annotations", {}) for pod in qwen.all("pod"))
+    return any("controller.kubernetes.io/pod-deletion-cost" in found for found in notes)
+
+
+def _has_scaled_object(qwen: Qwen) -> bool:
+    return qwen.cluster.exists("scaledobjects.keda.sh", "chat", "-n", qwen.namespace)
 
 
 def _chart_environment(namespace: str) -> dict[str, str]:
@@ -94,6 +173,9 @@ def _chart_environment(namespace: str) -> dict[str, str]:
         "QWEN_METRICS_OWNER": f"{namespace}-{METRICS}",
         "QWEN_METRICS_PORT": str(free_port()),
         "QWEN_INSTALL_CRD": "true",
+        "QWEN_ACTIVATOR": "true",
+        "QWEN_FIGURES_SERVICE": f"{namespace}/figures",
+        "QWEN_FIGURES_PORT": str(free_port()),
     }
 
 

@@ -93,11 +93,9 @@ def installed(
     meta = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
     cluster.apply({**meta, "metadata": {"name": OWN_FILES}, "handler": OWN_FILES})
     repository, _, tag = ON_NODE.partition(":")
-    values = f"image.repository={repository},image.tag={tag},image.pullPolicy=Never"
-    cluster.helm("install", "op", str(CHART), "-n", namespace, "--set", values, "--wait=false")
-    patch = {"spec": {"template": {"spec": {"runtimeClassName": OWN_FILES}}}}
-    deployment = ("deployment/op-qwen-operator", "-n", namespace)
-    cluster.kubectl("patch", *deployment, "-p", json.dumps(patch))
+    image = f"image.repository={repository},image.tag={tag},image.pullPolicy=Never"
+    values = ("--set", image, "--set", f"runtimeClassName={OWN_FILES}")
+    cluster.helm("install", "op", str(CHART), "-n", namespace, *values, "--wait=false")
     yield namespace
     cluster.helm("uninstall", "op", "-n", namespace, "--wait")
     cluster.kubectl("delete", "crd", CRD)

@@ -4,7 +4,7 @@ SHELL := /bin/sh
 SETUP := tests/setup/install.sh
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
-LAYERS := unit contract parity control-plane chart images cluster e2e
+LAYERS := unit contract parity control-plane chart images cluster e2e ecosystem
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 export MODEL
 
@@ -44,6 +44,7 @@ test-chart: ## helm lint, template and the schema
 test-images: ## Both images built by podman, what is in them, and the operator's on a node (as root)
 test-cluster: ## The local cluster itself
 test-e2e: ## Real pods: install, answer, kill, delete (as root)
+test-ecosystem: ## Beside what others make: KEDA scales real engines (as root)
 
 test-gpu: ## What needs a CUDA device
 	@$(SETUP) lint && $(PYTEST) -m gpu tests

@@ -40,13 +40,14 @@ EVENT = Kind("v1", "Event", "events")
 AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects")
 ENDPOINT_SLICE = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+INFERENCE_POOL = Kind("inference.networking.k8s.io/v1", "InferencePool", "inferencepools")
 API_SERVICE = Kind("apiregistration.k8s.io/v1", "APIService", "apiservices")
 CLUSTER_ROLE = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 CRD = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
 _APPLIED = (
     QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, AUTOSCALER, SCALED_OBJECT,
-    ENDPOINT_SLICE, API_SERVICE, CRD,
+    ENDPOINT_SLICE, INFERENCE_POOL, API_SERVICE, CRD,
 )  # fmt: skip
 KINDS = {kind.kind: kind for kind in _APPLIED}
 

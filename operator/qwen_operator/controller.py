@@ -64,6 +64,7 @@ class Controller:
         self._outlets = Outlets(cluster, settings, self._scaler, _today)
         self._contract = ContractCheck(cluster, self._scaler.silent)
         self._keda = Presence(cluster, api.SCALED_OBJECT, clock)
+        self._pools = Presence(cluster, api.INFERENCE_POOL, clock)
         self._known: set[Key] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._last_beat = clock()
@@ -113,14 +114,16 @@ class Controller:
         return f"reconciled {age:.0f} s ago"
 
     async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+        """Do something so often, however long it takes itself; a little rest it always gives."""
         while True:
+            begun = self._clock()
             try:
                 await action()
             except ApiError as error:
                 logger.warning("%s", error)
             except Exception:
                 logger.exception("a background task failed and goes on")
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(max(seconds / 10, begun + seconds - self._clock()))
 
     async def _resync(self) -> None:
         self._queue.add(_HEARTBEAT)
@@ -212,7 +215,7 @@ class Controller:
             self._cluster.fetch_all(api.POD, namespace, selector=selector),
             self._fetch_if(may_be_zero, api.ENDPOINT_SLICE, key),
         )
-        has_keda = await self._keda.is_there()
+        has_keda, has_pools = await self._keda.is_there(), await self._pools.is_there()
         facts = parse_pods(pods)
         await self._readings.follow(key, facts)
         waiting = are_waiting(activation, _now())
@@ -230,7 +233,9 @@ class Controller:
             autoscaler=autoscaler,
             scaled_object=scaled_object,
             activation=activation,
+            inference_pool=await self._fetch_if(has_pools, api.INFERENCE_POOL, key),
             is_keda_there=has_keda,
+            are_pools_there=has_pools,
             figures_url=self._outlets.figures_url(*key),
             pods=tuple(pods),
             nodes=await self._nodes.fetch() if on_gpu else (),
@@ -261,9 +266,8 @@ class Controller:
         return outcome, True
 
     async def _publish(self, key: Key, resource: Json, outcome: Outcome, now: str) -> None:
-        if outcome.status == resource.get("status"):
-            return
-        await self._cluster.apply_status(resource, outcome.status)
+        if outcome.status != resource.get("status"):
+            await self._cluster.apply_status(resource, outcome.status)
         for event in build_events(news(outcome), resource, now, reporter=names.FIELD_MANAGER):
             logger.info("%s/%s: %s: %s", *key, event["reason"], event["message"])
             try:

@@ -1,6 +1,5 @@
-"""What KEDA asks: one QwenDeployment's figures as JSON, over plain HTTP inside the cluster.
-
-Prometheus asks here as well: /metrics.
+"""What KEDA and Prometheus ask, over plain HTTP inside the cluster: one QwenDeployment's figures as
+JSON, and all series at /metrics.
 
 Called by `controller`. One address for all of them, so that KEDA needs no way to the engines, and
 what it reads is the same decision that the metrics API tells an HPA. Figures are no secret: how
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 _PATH = "/v1/namespaces/{namespace}/qwendeployments/{name}"
-_TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus'
+_SERIES_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LARGEST_BODY = 2**16  # nobody sends one
 
 
@@ -46,9 +45,9 @@ class FiguresServer:
         self,
         port: int,
         wish: Callable[[str, str], Wish | None],
-        metrics: Callable[[], bytes] = bytes,
+        series: Callable[[], bytes] = bytes,
     ) -> None:
-        self._port, self._wish, self._metrics = port, wish, metrics
+        self._port, self._wish, self._series = port, wish, series
         self._runner: web.AppRunner | None = None
 
     async def listen(self) -> None:
@@ -57,7 +56,7 @@ class FiguresServer:
             return
         app = web.Application(client_max_size=_LARGEST_BODY)
         app.router.add_get(_PATH, self._handle)
-        app.router.add_get("/metrics", self._handle_metrics)
+        app.router.add_get("/metrics", self._tell)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -69,16 +68,17 @@ class FiguresServer:
 
     @property
     def port(self) -> int | None:
-        """The port that is listened on; None before."""
-        return self._runner.addresses[0][1] if self._runner is not None else None
+        """The port that is listened on, of IPv4 where both are; None before."""
+        addresses = self._runner.addresses if self._runner is not None else []
+        return min(addresses, key=len)[1] if addresses else None
 
     async def close(self) -> None:
         """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _handle_metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"Content-Type": _TEXT_FORMAT})
+    async def _tell(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._series(), headers={"Content-Type": _SERIES_TYPE})
 
     async def _handle(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]

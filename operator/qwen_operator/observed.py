@@ -22,6 +22,7 @@ class Observed:
     Attributes:
         activation: the activator's EndpointSlice.
         is_keda_there: ScaledObjects are served.
+        are_pools_there: InferencePools are served.
         figures_url: where KEDA may ask for this QwenDeployment's figures; None for nowhere.
         scaling: what is decided; None while this operator has not looked yet.
         contract: what was found of all that scaling reads; None where nothing was asked.
@@ -33,7 +34,9 @@ class Observed:
     autoscaler: Json | None = None
     scaled_object: Json | None = None
     activation: Json | None = None
+    inference_pool: Json | None = None
     is_keda_there: bool = False
+    are_pools_there: bool = False
     figures_url: str | None = None
     pods: tuple[Json, ...] = ()
     nodes: tuple[NodeFacts, ...] = ()
@@ -55,4 +58,5 @@ class Observed:
             autoscaler=ours(self.autoscaler),
             scaled_object=ours(self.scaled_object),
             activation=ours(self.activation),
+            inference_pool=ours(self.inference_pool),
         )

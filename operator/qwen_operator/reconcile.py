@@ -6,7 +6,7 @@ status. No I/O and no clock here: equal input gives equal output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,9 +100,13 @@ def reconcile(
     )
     apply: tuple[Json, ...] = ()
     if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
-        scaler = wanted_scaler(owner, spec.autoscaling, observed, mine)
-        apply = _actions(owner, spec, verdict, mine, scaler)
-    delete, scale = superfluous(spec, mine), scale_over_edge(spec, mine, now)
+        others = (
+            wanted_scaler(owner, spec.autoscaling, observed, mine),
+            _wanted_pool(owner, spec, observed, mine),
+        )
+        apply = _actions(owner, spec, verdict, mine, [o for o in others if o is not None])
+    delete = (*superfluous(spec, mine), *_superfluous_pool(spec, mine))
+    scale = scale_over_edge(spec, mine, now)
     status = build_status(sight, now)
     patience = patience_seconds(sight, now) or look_again_seconds(sight.scaling)
     if observed.contract is not None and not observed.contract.are_whole:
@@ -167,7 +171,7 @@ def _actions(
     spec: QwenDeploymentSpec,
     decision: Decision,
     mine: Observed,
-    scaler: tuple[Json, Json | None] | None,
+    others: Sequence[tuple[Json, Json | None]],
 ) -> tuple[Json, ...]:
     leave = resources.is_scaled_by_autoscaler(mine.deployment, spec.replicas)
     deployment = resources.build_deployment(
@@ -177,14 +181,29 @@ def _actions(
         (resources.build_service_account(owner), mine.service_account),
         (resources.build_service(owner, spec), mine.service),
         (deployment, mine.deployment),
+        *others,
     ]
-    if scaler is not None:
-        wanted.append(scaler)
     return tuple(
         manifest
         for manifest, live in wanted
         if not resources.is_going(live) and resources.needs_apply(manifest, live)
     )
+
+
+def _wanted_pool(
+    owner: resources.Owner, spec: QwenDeploymentSpec, observed: Observed, mine: Observed
+) -> tuple[Json, Json | None] | None:
+    """Return the InferencePool; None where there is to be none, or somebody has made one."""
+    is_taken = observed.inference_pool is not None and mine.inference_pool is None
+    if spec.service.pool is None or is_taken or not observed.are_pools_there:
+        return None
+    return resources.build_inference_pool(owner, spec.service.pool), mine.inference_pool
+
+
+def _superfluous_pool(spec: QwenDeploymentSpec | None, mine: Observed) -> tuple[Json, ...]:
+    live = mine.inference_pool
+    is_wanted = spec is None or spec.service.pool is not None
+    return () if live is None or is_wanted or resources.is_going(live) else (live,)
 
 
 def _foreign(observed: Observed, mine: Observed) -> dict[str, Json]:

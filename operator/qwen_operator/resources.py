@@ -13,10 +13,12 @@ from typing import Any
 from qwen_engine.planning import parse_quantity
 from qwen_operator import names
 from qwen_operator.decision import Decision, to_annotations
+from qwen_operator.inference_pool import GROUP_VERSION as POOL_VERSION
+from qwen_operator.inference_pool import pool_body
 from qwen_operator.keda import GROUP_VERSION, scaled_object_body
 from qwen_operator.pod_template import startup_seconds
 from qwen_operator.scaling_view import autoscaler_body
-from qwen_operator.spec import QwenDeploymentSpec
+from qwen_operator.spec import PoolSpec, QwenDeploymentSpec
 from qwen_operator.spec_autoscaling import AutoscalingSpec
 
 Json = Mapping[str, Any]
@@ -84,6 +86,11 @@ def build_scaled_object(
     """Return KEDA's ScaledObject. It has a finalizer of KEDA's, for which no owner should wait."""
     body = scaled_object_body(owner.name, spec, url=url, may_be_zero=may_be_zero)
     return _child(owner, GROUP_VERSION, "ScaledObject", {"spec": body}, blocks=False)
+
+
+def build_inference_pool(owner: Owner, pool: PoolSpec) -> dict[str, Any]:
+    """Return the InferencePool, through which gateways reach the pods."""
+    return _child(owner, POOL_VERSION, "InferencePool", {"spec": pool_body(owner.name, pool)})
 
 
 def num_going(live: Json | None, manifests: Sequence[Json]) -> int:

@@ -7,7 +7,7 @@ Called by `controller`; its figures are read by the metrics API. What is decided
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -57,7 +57,7 @@ class Scaler:
         self._session: aiohttp.ClientSession | None = None
         self._sampler: Sampler | None = None
         self.tally = Tally()
-        self.series = OperatorSeries(self.tally, self._states, self._misses)
+        self.series = OperatorSeries(self.tally, self._states, self.misses)
 
     async def close(self) -> None:
         """Close the HTTP session."""
@@ -92,6 +92,10 @@ class Scaler:
             if one.signal is not None and now - one.decided_at < OLDEST_SECONDS
             if one.signal.replicas is not None
         ]
+
+    def misses(self) -> Mapping[str, int]:
+        """Return how many answers of engines were not used, by cause."""
+        return {} if self._sampler is None else self._sampler.miss_counts
 
     def wish(self, namespace: str, name: str) -> Wish | None:
         """Return what KEDA is to be told of a QwenDeployment; None if nothing recent is known."""
@@ -136,14 +140,12 @@ class Scaler:
         return {ready[uid]: why for uid, why in reasons.items() if why is not None}
 
     def _states(self) -> list[ScalingState]:
+        now = self._clock()
         return [
-            _state(key, one, one.signal)
+            _state(key, one, one.signal, now)
             for key, one in self._scaled.items()
             if one.signal is not None
         ]
-
-    def _misses(self) -> dict[str, int]:
-        return dict(self._sampler.miss_counts) if self._sampler is not None else {}
 
     def tell(self) -> list[Key]:
         """Let status tell the present free ratio; return those where it is another."""
@@ -186,11 +188,12 @@ def _direction(before: Signal | None, now: Signal) -> str | None:
     return "up" if (now.replicas or 0) > before.replicas else "down"
 
 
-def _state(key: Key, one: _Scaled, signal: Signal) -> ScalingState:
+def _state(key: Key, one: _Scaled, signal: Signal, now: float) -> ScalingState:
     ready = len(_ready(one.facts))
     pods = {"ready": ready, "loading": len(one.facts.pods) - ready, "silent": one.silent}
     seconds = expected_cold_start(one.cold_starts, one.facts.planned_seconds)
-    return ScalingState(key, one.facts.replicas, pods, signal, seconds)
+    age = now - one.decided_at
+    return ScalingState(key, one.facts.replicas, pods, signal, seconds, age)
 
 
 def _capacity(facts: ScalingFacts, samples: Collection[PodSample]) -> Capacity:

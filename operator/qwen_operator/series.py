@@ -32,6 +32,7 @@ class ScalingState:
     Attributes:
         pods: how many are ready, loading, and ready but silent.
         cold_start_seconds: what a start is expected to take.
+        age_seconds: since it was decided.
     """
 
     key: Key
@@ -39,6 +40,7 @@ class ScalingState:
     pods: Mapping[str, int]
     signal: Signal
     cold_start_seconds: float
+    age_seconds: float
 
 
 @dataclass(slots=True)
@@ -145,6 +147,7 @@ _PLAIN: tuple[tuple[str, str, Callable[[ScalingState], float | None]], ...] = (
      lambda s: s.signal.net_blocks_per_second),
     ("seconds_to_exhaustion", "Free blocks at that rate; none while it does not fall.",
      lambda s: s.signal.seconds_to_exhaustion),
+    ("decision_age_seconds", "Seconds since the decision.", lambda s: s.age_seconds),
     ("cold_start_seconds", "What a start is expected to take.", lambda s: s.cold_start_seconds),
 )  # fmt: skip
 

@@ -100,11 +100,20 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """spec.service.inferencePool, where it is enabled; a picker of None goes by the name."""
+
+    picker: str | None = None
+    port: int = 9002
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSpec:
     """spec.service."""
 
     type: str = "ClusterIP"
     port: int = 8000
+    pool: PoolSpec | None = PoolSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,4 +276,13 @@ def _check_gpus(spec: QwenDeploymentSpec) -> None:
 def _parse_service(service: Json) -> ServiceSpec:
     default = ServiceSpec()
     port = parse_integer(service, "service.port", least=1, default=default.port)
-    return ServiceSpec(service.get("type", default.type), port or default.port)
+    pool = _parse_pool(parse_object(service, "service.inferencePool"))
+    return ServiceSpec(service.get("type", default.type), port or default.port, pool)
+
+
+def _parse_pool(pool: Json) -> PoolSpec | None:
+    if pool.get("enabled", True) is False:
+        return None
+    default = PoolSpec()
+    port = parse_integer(pool, "service.inferencePool.pickerPort", least=1, default=default.port)
+    return PoolSpec(pool.get("pickerName"), port or default.port)

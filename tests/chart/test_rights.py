@@ -22,7 +22,11 @@ from tests.control_plane.qwen import L4_LABELS, SECONDS, Qwen
 CHART = Path(__file__).parents[2] / "charts" / "qwen-operator"
 CRD_NAME = "qwendeployments.qwenoperator.io"
 API_SERVICE = "v1beta1.external.metrics.k8s.io"
-KEDA_CRD = "scaledobjects.keda.sh"
+KINDS_OF_OTHERS = (
+    ("scaledobjects.keda.sh", "ScaledObject", "v1alpha1"),
+    ("inferencepools.inference.networking.k8s.io", "InferencePool", "v1"),
+)
+SCALED_OBJECTS, POOLS = (crd for crd, _, _ in KINDS_OF_OTHERS)
 METRICS = "op-qwen-operator-metrics"
 
 
@@ -36,31 +40,13 @@ def no_crd(control_plane: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def keda_crd(control_plane: Cluster) -> Iterator[None]:
-    """KEDA's kind without KEDA: enough to see what the operator writes."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1alpha1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    control_plane.apply(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": KEDA_CRD},
-            "spec": {
-                "group": "keda.sh",
-                "names": {"plural": "scaledobjects", "kind": "ScaledObject"},
-                "scope": "Namespaced",
-                "versions": [version],
-            },
-        }
-    )
-    control_plane.wait_established(KEDA_CRD)
+def kinds_of_others(control_plane: Cluster) -> Iterator[None]:
+    """KEDA's and the Gateway API's kinds without those: enough to see what the operator writes."""
+    for crd, kind, version in KINDS_OF_OTHERS:
+        control_plane.apply(_crd(crd, kind, version))
+        control_plane.wait_established(crd)
     yield
-    control_plane.kubectl("delete", "crd", KEDA_CRD)
+    control_plane.kubectl("delete", "crd", *(crd for crd, _, _ in KINDS_OF_OTHERS))
 
 
 @pytest.fixture
@@ -72,7 +58,7 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("scope", ["cluster", "namespaced"])
-@pytest.mark.usefixtures("no_crd", "keda_crd")
+@pytest.mark.usefixtures("no_crd", "kinds_of_others")
 def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
     scope: str,
     control_plane: Cluster,
@@ -126,10 +112,13 @@ def _do_all_that_there_is(qwen: Qwen, engine: Engine) -> None:
     qwen.wait_for("chat", "Available", "Serving")  # told before: the same event, once more
     _answer(qwen, engine)
     qwen.patch("chat", {"autoscaling": {"maxReplicas": 2, "provider": "KEDA"}})
-    until(lambda: _has_scaled_object(qwen), what="its ScaledObject", within_seconds=SECONDS)
+    until(lambda: _has(qwen, SCALED_OBJECTS), what="its ScaledObject", within_seconds=SECONDS)
+    until(lambda: _has(qwen, POOLS), what="its InferencePool", within_seconds=SECONDS)
+    qwen.patch("chat", {"service": {"inferencePool": "Off"}})
     qwen.patch("chat", {"autoscaling": {"provider": "BuiltIn", "minReplicas": 0}})
     until(lambda: qwen.get("hpa", "chat"), what="its HPA", within_seconds=SECONDS)
-    until(lambda: not _has_scaled_object(qwen), what="no ScaledObject", within_seconds=SECONDS)
+    for kinds in (SCALED_OBJECTS, POOLS):
+        until(lambda k=kinds: not _has(qwen, k), what=f"no {kinds}", within_seconds=SECONDS)
     # no Service leads to this operator, so what the HPA asks finds nothing
     qwen.wait_for("chat", "MetricsContract", "NoSeries")
     _wake(qwen)
@@ -162,8 +151,29 @@ def _costs(qwen: Qwen) -> bool:
     return any("controller.kubernetes.io/pod-deletion-cost" in found for found in notes)
 
 
-def _has_scaled_object(qwen: Qwen) -> bool:
-    return qwen.cluster.exists("scaledobjects.keda.sh", "chat", "-n", qwen.namespace)
+def _has(qwen: Qwen, kinds: str) -> bool:
+    return qwen.cluster.exists(kinds, "chat", "-n", qwen.namespace)
+
+
+def _crd(name: str, kind: str, version: str) -> dict[str, object]:
+    plural, _, group = name.partition(".")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {"served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        # the name of a group of Kubernetes' own asks for it
+        "metadata": {
+            "name": name,
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
+        },
+        "spec": {
+            "group": group,
+            "names": {"plural": plural, "kind": kind},
+            "scope": "Namespaced",
+            "versions": [{"name": version, **served}],
+        },
+    }
 
 
 def _chart_environment(namespace: str) -> dict[str, str]:

@@ -21,6 +21,11 @@ def free_address() -> str:
     return next(_ADDRESSES)
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of askers who did not wait for the answer."""
+
+
 class Engine:
     """Answers /stats, on the engine's port of an address of its own."""
 
@@ -28,11 +33,14 @@ class Engine:
         self.free = free
         self.measured: dict[str, int] = {}
         self.raw: bytes | None = None
+        self.answers = threading.Event()  # cleared: takes questions, and says nothing
+        self.answers.set()
         self.address = free_address()
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                engine.answers.wait(60)
                 self.send_response(200)
                 self.end_headers()
                 bodies = {"/stats": engine.body, "/metrics": engine.metrics}
@@ -41,7 +49,7 @@ class Engine:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer((self.address, 8000), Handler)
+        self._server = _Server((self.address, 8000), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def body(self) -> bytes:
@@ -64,6 +72,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop answering."""
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
 

@@ -48,7 +48,7 @@ async def test_one_deployments_figures_are_json_and_what_is_not_known_is_503(
     )
     status, body = await ask(told, figures_path("ns", "other"))
     assert (status, "ns/other" in body["error"]) == (503, True)
-    assert (await ask(told, "/elsewhere"))[0] == 404
+    assert (await ask(told, "/nothing"))[0] == 404
 
 
 async def test_the_wish_is_the_decision_and_whether_something_was_asked(

@@ -108,6 +108,14 @@ def test_no_demand_raises_the_bounds_of_the_checkpoints_own_processor():
     assert line(found, "activations") < line(plan(SMALL), "activations")
 
 
+def test_videos_may_be_larger_than_pictures_where_the_checkpoints_processor_says_so():
+    model = find_model(SMALL)
+    tower = replace(model.vision, image_pixels=128 * 128, video_pixels=6 * 128 * 128)
+    found = make_plan(replace(model, tower=tower), gpu_from_spec(CARD), Demands())
+    assert found.mm_processor_kwargs["max_pixels"] == 128 * 128
+    assert found.mm_processor_kwargs["videos_kwargs"]["size"]["longest_edge"] == 6 * 128 * 128
+
+
 @pytest.mark.parametrize("device", [None, cpu_device(24 * GIB, source="limit")])
 @pytest.mark.parametrize("count", [None, {"image": 3}])
 def test_a_plan_demanded_again_is_the_same_plan(device, count):

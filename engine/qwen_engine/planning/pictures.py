@@ -221,7 +221,8 @@ def _with_sizes(vision: VisionShape, device: Device, demands: Demands, share: in
     """Return sizes as demanded, else as large as the share of the context and the device allow."""
     image, video = _pixels(demands.mm_processor_kwargs or {})
     on_cpu = device.kind == "cpu"
-    tokens, reason = vision.largest_image_tokens, "as large as the checkpoint's processor takes"
+    tokens = max(vision.largest_image_tokens, vision.largest_video_tokens)
+    reason = "as large as the checkpoint's processor takes"
     if image is not None or video is not None:
         image_tokens = min(
             _tokens(image, vision.token_pixels) or vision.largest_image_tokens,

@@ -62,7 +62,7 @@ class Door:
         return bool(self._endpoints)
 
     async def open(self, host: str) -> None:
-        """Listen on a free port of one address: two families would get a port each."""
+        """Listen on a free port of one kind of address: of both it would be two ports."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         # a handler whose client has gone is cancelled, and its place is free

@@ -67,7 +67,7 @@ class Reception:
             await self._see_off(key)
         elif door is None:
             door = self._doors[key] = Door(guest, self._session, lambda: self._mark(key))
-            await door.open(self._address)
+            await door.open("::" if ":" in self._address else "0.0.0.0")
             self._lead(key)
         else:
             door.guest = guest

@@ -19,11 +19,20 @@ Key = tuple[str, str]  # namespace, name
 _SECONDS = 5.0
 
 
-class ContractCheck:
-    """Asks for every QwenDeployment anew; keeps nothing but a session."""
+_BELIEVED_SECONDS = 60.0  # what was found: looks at a QwenDeployment are many
 
-    def __init__(self, cluster: Cluster, silent: Callable[[Key], Mapping[str, str]]) -> None:
-        self._cluster, self._silent = cluster, silent
+
+class ContractCheck:
+    """Asks for one QwenDeployment at a time; what it found in vain is asked anew each time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        silent: Callable[[Key], Mapping[str, str]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster, self._silent, self._clock = cluster, silent, clock
+        self._found: dict[Key, tuple[float, tuple[str, ...]]] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -33,12 +42,22 @@ class ContractCheck:
 
     async def ask(self, key: Key, autoscaler: Json | None, scaled_object: Json | None) -> Answers:
         """Ask what a HorizontalPodAutoscaler or a ScaledObject asks, as each is written now."""
+        silent, now = self._silent(key), self._clock()
+        at, asked = self._found.get(key, (-_BELIEVED_SECONDS, ()))
+        if now - at < _BELIEVED_SECONDS:
+            return Answers(asked, silent=silent)
         if scaled_object is not None:
             found = await self._of_keda(scaled_object)
         else:
             found = await self._of_hpa(key, autoscaler or {})
         missing = {query: why for query, why in found.items() if why is not None}
-        return Answers(tuple(found), missing, self._silent(key))
+        if found and not missing:
+            self._found[key] = now, tuple(found)
+        return Answers(tuple(found), missing, silent)
+
+    def forget(self, key: Key) -> None:
+        """Ask a QwenDeployment's queries anew, or never again."""
+        self._found.pop(key, None)
 
     async def _of_hpa(self, key: Key, autoscaler: Json) -> dict[str, str | None]:
         metrics = (autoscaler.get("spec") or {}).get("metrics") or ()

@@ -62,7 +62,7 @@ class Controller:
         self._costs = DeletionCosts(cluster, self._readings, clock)
         self._scaler = Scaler(clock, _today)
         self._outlets = Outlets(cluster, settings, self._scaler, _today)
-        self._contract = ContractCheck(cluster, self._scaler.silent)
+        self._contract = ContractCheck(cluster, self._scaler.silent, clock)
         self._keda = Presence(cluster, api.SCALED_OBJECT, clock)
         self._pools = Presence(cluster, api.INFERENCE_POOL, clock)
         self._known: set[Key] = set()
@@ -172,6 +172,7 @@ class Controller:
             self._readings.forget(key)
             self._scaler.follow(key, None)
             self._scaler.tally.forget(key)
+            self._contract.forget(key)
             return True
         observed = await self._observe(key, resource)
         now = _now()

@@ -114,7 +114,7 @@ def _do_all_that_there_is(qwen: Qwen, engine: Engine) -> None:
     qwen.patch("chat", {"autoscaling": {"maxReplicas": 2, "provider": "KEDA"}})
     until(lambda: _has(qwen, SCALED_OBJECTS), what="its ScaledObject", within_seconds=SECONDS)
     until(lambda: _has(qwen, POOLS), what="its InferencePool", within_seconds=SECONDS)
-    qwen.patch("chat", {"service": {"inferencePool": "Off"}})
+    qwen.patch("chat", {"service": {"inferencePool": {"enabled": False}}})
     qwen.patch("chat", {"autoscaling": {"provider": "BuiltIn", "minReplicas": 0}})
     until(lambda: qwen.get("hpa", "chat"), what="its HPA", within_seconds=SECONDS)
     for kinds in (SCALED_OBJECTS, POOLS):

@@ -18,6 +18,7 @@ from qwen_operator.series import OperatorSeries, Tally
 from qwen_operator.spec_autoscaling import AutoscalingSpec
 
 KEY = ("ns", "chat")
+CLOCK = [1000.0]
 SPEC = AutoscalingSpec(max_replicas=3)
 HPA = build_autoscaler(Owner("ns", "chat", "uid"), SPEC)
 
@@ -37,7 +38,7 @@ class Api:
 
 
 def check(api: Api, silent: dict[str, str] | None = None) -> ContractCheck:
-    return ContractCheck(api, lambda _: silent or {})  # type: ignore[arg-type]
+    return ContractCheck(api, lambda _: silent or {}, lambda: CLOCK[0])  # type: ignore[arg-type]
 
 
 async def test_an_hpas_query_is_asked_as_the_hpa_asks_it() -> None:
@@ -47,6 +48,20 @@ async def test_an_hpas_query_is_asked_as_the_hpa_asks_it() -> None:
     found = contract_condition(answers, ready=2)
     assert (found.status, found.reason) == (True, "SeriesFound")
     assert "qwen_replicas_needed find a value" in found.message
+
+
+async def test_what_is_found_is_not_asked_for_again_within_a_minute() -> None:
+    api = Api([{"value": "2"}])
+    asking = check(api)
+    first = await asking.ask(KEY, HPA, None)
+    api.items = []
+    assert await asking.ask(KEY, HPA, None) == first
+    CLOCK[0] += 61
+    assert not (await asking.ask(KEY, HPA, None)).are_whole
+    api.items = [{"value": "2"}]
+    assert (await asking.ask(KEY, HPA, None)).are_whole  # at once: it was missing
+    asking.forget(KEY)
+    assert len(api.asked) == 3
 
 
 @pytest.mark.parametrize(

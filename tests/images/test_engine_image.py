@@ -18,7 +18,7 @@ from tests.images.facts import (
 from tests.images.podman import Podman
 from tests.models.tiny import build_tiny
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.engine_image]
 
 # runs in the container beside the engine: no port of this machine is taken
 _VISITOR = """

@@ -245,6 +245,7 @@ def test_the_rights_are_the_least_that_do() -> None:
         "/services": {"get", "list", "watch", "create", "patch"},
         "/serviceaccounts": {"get", "list", "watch", "create", "patch"},
         "keda.sh/scaledobjects": {"get", "create", "patch", "delete"},
+        "inference.networking.k8s.io/inferencepools": {"get", "create", "patch", "delete"},
         "qwenoperator.io/qwendeployments/scale": {"patch"},
         "external.metrics.k8s.io/qwen_replicas_needed": {"list"},
         "discovery.k8s.io/endpointslices": {"get", "list", "watch"},

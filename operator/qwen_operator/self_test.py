@@ -37,13 +37,13 @@ def run_checks(env: Mapping[str, str], get: Fetch) -> Iterator[str]:
     """Yield what fails.
 
     Args:
-        env: QWEN_FIGURES_URL of the operator's /metrics, and QWEN_METRICS_API, which is true where
+        env: QWEN_FIGURES_URL of the operator's /metrics, and QWEN_TEST_METRICS_API, which is true where
             the operator is to serve external.metrics.k8s.io; both as the chart sets them.
     """
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     checks = [(f"{server}/apis/{names.API_VERSION}", f'"{names.PLURAL}"', "the CRD is served")]
-    if env.get("QWEN_METRICS_API") == "true":
+    if env.get("QWEN_TEST_METRICS_API") == "true":
         url = f"{server}/apis/external.metrics.k8s.io/v1beta1"
         checks.append((url, f'"{names.REPLICAS_METRIC}"', "HPAs can read the operator's metrics"))
     for url, wanted, what in checks:

@@ -132,7 +132,7 @@ def failures(series: str, lists: str = '"qwendeployments" "qwen_replicas_needed"
     def get(url: str) -> str:
         return series if url.startswith("http:") else lists
 
-    env = {"QWEN_FIGURES_URL": "http://figures/metrics", "QWEN_METRICS_API": "true"}
+    env = {"QWEN_FIGURES_URL": "http://figures/metrics", "QWEN_TEST_METRICS_API": "true"}
     return list(self_test.run_checks(env, get))
 
 
@@ -152,5 +152,5 @@ def test_helm_test_fails_where_nobody_answers() -> None:
     def get(url: str) -> str:
         raise OSError(f"no route to {url}")
 
-    env = {"QWEN_FIGURES_URL": "http://figures/metrics", "QWEN_METRICS_API": "true"}
+    env = {"QWEN_FIGURES_URL": "http://figures/metrics", "QWEN_TEST_METRICS_API": "true"}
     assert len(list(self_test.run_checks(env, get))) == 3

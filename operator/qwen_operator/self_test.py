@@ -37,8 +37,8 @@ def run_checks(env: Mapping[str, str], get: Fetch) -> Iterator[str]:
     """Yield what fails.
 
     Args:
-        env: QWEN_FIGURES_URL of the operator's /metrics, and QWEN_TEST_METRICS_API, which is true where
-            the operator is to serve external.metrics.k8s.io; both as the chart sets them.
+        env: QWEN_FIGURES_URL of the operator's /metrics, and QWEN_TEST_METRICS_API, which is true
+            where the operator is to serve external.metrics.k8s.io; both as the chart sets them.
     """
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -30,7 +30,8 @@ from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
 from qwen_engine.memory import MemoryMeasured, MemoryMeter
 from qwen_engine.model_config import ModelConfig
-from qwen_engine.models.decoder import Decoder, KVCache
+from qwen_engine.models.attention import KVCache
+from qwen_engine.models.decoder import Decoder
 from qwen_engine.models.vision import PREFIX as VISION_PREFIX
 from qwen_engine.preemption import PreemptionCosts
 from qwen_engine.preemption_costs import measure_costs
@@ -91,6 +92,10 @@ class Worker:
         times.mark("KV cache")
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
+        if library is not None and self._gemm is not None:
+            self._model.use_native_layers(
+                self._caches, block_size=config.block_size, library=library, gemm=self._gemm
+            )
         if self._tower is not None:
             self._tower.tune(self._gemm if config.quantization == "none" else None)
         times.mark("matrix products")
@@ -129,6 +134,7 @@ class Worker:
         step = build_model_input(batch, block_size=self.config.block_size, device=self._device)
         attention = self._backend.prepare(step.attention, dtype=self._dtype, device=self._device)
         positions = self._encoder.positions(batch) if self._encoder is not None else None
+        is_scored = any(entry.sequence.needs_prompt_logprobs for entry in batch.entries)
         hidden = self._model(
             step.token_ids,
             step.positions if positions is None else positions.to(self._device),
@@ -136,11 +142,14 @@ class Worker:
             attention=attention,
             caches=self._caches,
             visual=self._encoder.rows(batch) if self._encoder is not None else None,
+            wanted=None if is_scored else step.last_rows,
         )
-        self._score_prompts(hidden, batch)
+        if is_scored:
+            self._score_prompts(hidden, batch)
+            hidden = hidden.index_select(0, step.last_rows)
         if not step.sampled:
             return []
-        logits = self._model.logits(hidden.index_select(0, step.last_rows))
+        logits = self._model.logits(hidden)
         return self._sampler.sample(logits, step.sampled)
 
     def _score_prompts(self, hidden: torch.Tensor, batch: ScheduledBatch) -> None:

@@ -134,6 +134,11 @@ class MeasuredGemm:
             way = self._ways[key] = self.choice.way(key[0], may_copy=key[1])
         return self.compute(way, x, weight, bias)
 
+    def native_way(self, num_rows: int) -> Kernel | Int8Way | None:
+        """Return the way for this many rows if it is one of the C++ kernels'."""
+        way = self.choice.way(num_rows, may_copy=True)
+        return None if way in _PLAIN_WAYS or way in _COPYING_WAYS else cast(Kernel | Int8Way, way)
+
     def compute(
         self, way: Way, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:

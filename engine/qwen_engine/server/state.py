@@ -97,24 +97,13 @@ class ServerState:
         config = launched.config
         if config.encoder_cache_tokens == 0:
             return None
-        # Here, as the decoders are nothing that a server of text should load.
-        from qwen_engine.server.media import MediaReader
-        from qwen_engine.server.media_fetch import FetchPolicy, MediaFetcher
-        from qwen_engine.vision.settings import ProcessorSettings
+        from qwen_engine.server.media_opening import open_media
 
-        domains = frozenset(domain.lower() for domain in config.allowed_media_domains)
-        policy = FetchPolicy(
-            hosts=domains or None,
+        return await open_media(
+            config,
+            self._opened,
             private_networks=self.settings.media_private_networks,
             timeout_seconds=self.settings.media_timeout_seconds,
-        )
-        settings = ProcessorSettings.from_folder(config.model_path)
-        return MediaReader(
-            await self._opened.enter_async_context(MediaFetcher(policy)),
-            settings.changed(config.mm_processor_kwargs, param="--mm-processor-kwargs"),
-            limits=config.limit_mm_per_prompt,
-            max_tokens=config.encoder_cache_tokens,
-            max_model_len=config.max_model_len,
         )
 
     def _report(self, progress: Progress) -> None:

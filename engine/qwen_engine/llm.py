@@ -130,7 +130,10 @@ class LLM:
 
     def get_tokenizer(self) -> Any:
         """Return the model's tokenizer, as transformers has it."""
-        return self._tokenizer.hf
+        from transformers import AutoTokenizer
+
+        path = self._launched.config.model_path
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
 
     def _broadcast(self, params: Params, number: int) -> Sequence[SamplingParams]:
         if params is None:

@@ -25,6 +25,8 @@ from qwen_engine.server.settings import ServerSettings
 if TYPE_CHECKING:
     from qwen_engine.server.media import MediaReader
 
+_SECONDS_BETWEEN_LOOKS = 0.5  # at whether anybody waits
+
 Launch = Callable[[EngineOptions, Callable[[Progress], None]], Launched]
 
 
@@ -41,6 +43,7 @@ class ServerState:
         self.engine = AsyncEngine(self.metrics)
         self._launcher = launcher
         self._opened = AsyncExitStack()
+        self._finishing: asyncio.Task[None] | None = None
         self.loading = asyncio.get_running_loop().create_task(self._load())
 
     def require_service(self) -> ModelService:
@@ -57,6 +60,8 @@ class ServerState:
     async def close(self) -> bool:
         """End the engine's thread; False if it is inside a long call and goes on."""
         self.loading.cancel()
+        if self._finishing is not None:
+            self._finishing.cancel()
         if self.service is not None:
             self.service.close()
         await self._opened.aclose()
@@ -72,6 +77,20 @@ class ServerState:
         self.engine.accept(
             max_running=launched.config.max_num_seqs, max_queue=self.settings.max_queue
         )
+        self._finishing = asyncio.create_task(self._finish_quietly(launched))
+
+    async def _finish_quietly(self, launched: Launched) -> None:
+        """Do what the start left over whenever nobody waits; whoever needs it sooner does it."""
+        is_done = False
+        while not is_done:
+            quiet_looks = 0
+            while quiet_looks < 2:
+                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+                quiet_looks = quiet_looks + 1 if self.engine.is_idle else 0
+            is_done = await asyncio.to_thread(launched.finish_quietly, self._is_quiet)
+
+    def _is_quiet(self) -> bool:
+        return self.engine.is_idle and self.engine.is_accepting
 
     async def _open_media(self, launched: Launched) -> MediaReader | None:
         """Return what reads pictures, if the engine takes any."""

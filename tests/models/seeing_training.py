@@ -24,7 +24,7 @@ from tests.models.seeing_model import new_model, new_tokenizer, save
 from tests.models.seeing_school import Example, School, halve
 
 SEED = 0
-LOOKING, ANSWERING = 2600, 1400  # steps of the two parts
+LOOKING, ANSWERING = 2600, 1200  # steps of the two parts
 STEPS = LOOKING + ANSWERING
 _RATE, _WARM = 4e-3, 50
 _PICTURES, _TALKS, _CLIPS = 48, 32, 16  # in a step

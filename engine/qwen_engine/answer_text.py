@@ -96,6 +96,16 @@ class AnswerText:
             shown.append(self._end(output.finish_reason))
         return self._piece(shown)
 
+    def cut_off(self, why: str) -> Piece | None:
+        """End the answer where it is, as at a limit of tokens; return what was held back.
+
+        `why` becomes the `stop_reason`, so that a reader can tell it from max_tokens.
+        """
+        shown = [self._end("length")]
+        if self.finish_reason == "length":  # what was held back may complete a stop string
+            self.stop_reason = why
+        return self._piece(shown)
+
     def _piece(self, splits: Sequence[Split]) -> Piece | None:
         reasoning = "".join(split.reasoning for split in splits)
         content = "".join(split.content for split in splits)

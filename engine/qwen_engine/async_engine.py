@@ -73,6 +73,16 @@ class AsyncEngine:
         return self._is_ready and not self._is_draining and not self.died.done()
 
     @property
+    def is_idle(self) -> bool:
+        """No request is here."""
+        return not self._live
+
+    @property
+    def is_draining(self) -> bool:
+        """The server was told to stop: what is here may end, nothing new is taken."""
+        return self._is_draining
+
+    @property
     def max_requests(self) -> int:
         """Requests that may be here at once, running and waiting."""
         return self._limit
@@ -126,13 +136,16 @@ class AsyncEngine:
         return generation
 
     async def drain(self, timeout_seconds: float) -> bool:
-        """Refuse new requests and wait for those here; False if some had to be cut off."""
+        """Refuse new requests and wait for those here; False if some had to be cut off.
+
+        Their readers meet a ShuttingDownError after the tokens that came before it.
+        """
         self._is_draining = True
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._idle.wait()
         except TimeoutError:
-            self._fail(list(self._live), _shutting_down())
+            self._fail(list(self._live), _shutting_down(), "abort")
             return False
         return True
 
@@ -179,11 +192,11 @@ class AsyncEngine:
         if not self._live:
             self._idle.set()
 
-    def _fail(self, request_ids: list[str], error: Exception) -> None:
-        for request_id in request_ids:
+    def _fail(self, ids: list[str], error: Exception, reason: EndReason = "error") -> None:
+        for request_id in ids:
             if (generation := self._live.get(request_id)) is not None:
                 generation.fail(error)
-                self._close(generation, "error")
+                self._close(generation, reason)
 
     # EngineEvents: what the thread reports.
 
@@ -222,7 +235,8 @@ class AsyncEngine:
 
 def _shutting_down() -> ShuttingDownError:
     return ShuttingDownError(
-        "the server is stopping and takes no new requests", retry_after_seconds=5
+        "the server is stopping and takes no new requests: ask again, and another replica answers",
+        retry_after_seconds=1,
     )
 
 

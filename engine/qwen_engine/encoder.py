@@ -1,8 +1,8 @@
 """The vision tower at work: encodes what the scheduler orders, keeps it, hands out rows.
 
 Owned by `worker`. A large picture takes longer than a step of text, so it is encoded between
-steps, a tile at a time, for no longer than the step took: whoever is being answered waits at most
-twice as long for the next word. Decides nothing.
+steps, in pieces that are made to fit: whoever is being answered waits less than twice as long for
+the next word. Decides nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from qwen_engine.errors import ConfigError
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import VisualRows
 from qwen_engine.models.vision import Pixels, VisionTower
+from qwen_engine.models.vision_pace import Pace
 from qwen_engine.sequence import EncoderOrders, ScheduledBatch, Sequence
 from qwen_engine.vision.media import Media
 from qwen_engine.vision.positions import PromptPositions
@@ -28,6 +29,9 @@ from qwen_engine.vision.spans import overlaps
 
 # Where no step of text has to wait: until commands (new requests, aborts) are looked at again.
 SECONDS_ALONE = 0.1
+# Of the time that a step of text took: what comes after it and what pushes its weights out of the
+# processor's caches must fit into the double too (tests/bench/picture_gap.py).
+SHARE_OF_STEP = 0.7
 
 Run = Generator[None, None, torch.Tensor]
 
@@ -39,6 +43,7 @@ class Encoder:
         self._tower = tower
         self._kept: dict[bytes, torch.Tensor] = {}
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
+        self._pace = Pace()
         self._ready: list[bytes] = []
         self.most_bytes = 0  # that embeddings took so far
         self._positions: WeakKeyDictionary[Sequence, PromptPositions] = WeakKeyDictionary()
@@ -49,23 +54,28 @@ class Encoder:
             self._kept.pop(key, None)
             self._runs.pop(key, None)
         for item in orders.encode:
-            self._runs[item.key] = self._tower.run([_pixels(item, self._tower)])
+            self._runs[item.key] = self._tower.run([_pixels(item, self._tower)], self._pace)
 
     def work(self, seconds: float) -> None:
-        """Encode for so long, but one tile at the least."""
-        end = time.monotonic() + seconds
+        """Encode for so long, but one piece at the least."""
+        self._pace.start(seconds)
         while self._runs:
             key, run = next(iter(self._runs.items()))
+            began = time.monotonic()
             try:
                 next(run)
             except StopIteration as result:
-                self._kept[key] = result.value
-                kept = sum(each.nbytes for each in self._kept.values())
-                self.most_bytes = max(self.most_bytes, kept)
-                self._ready.append(key)
-                del self._runs[key]
-            if time.monotonic() >= end:
+                self._keep(key, result.value)
+            self._pace.took(time.monotonic() - began)
+            if self._pace.has_ended:
                 return
+
+    def _keep(self, key: bytes, encoded: torch.Tensor) -> None:
+        del self._runs[key]
+        self._kept[key] = encoded
+        kept = sum(each.nbytes for each in self._kept.values())
+        self.most_bytes = max(self.most_bytes, kept)
+        self._ready.append(key)
 
     def take_ready(self) -> list[bytes]:
         """Return, once, the keys of what is complete."""

@@ -45,6 +45,7 @@ class ModelConfig(ModelShape):
     rms_norm_eps: float
     rope: RopeConfig
     eos_token_ids: frozenset[int]
+    renormalises_experts: bool = False  # the weights of a token's experts are made to sum to 1
 
     @classmethod
     def from_folder(cls, path: Path) -> ModelConfig:
@@ -84,6 +85,8 @@ def parse_model_config(
             rms_norm_eps=_float(text, "rms_norm_eps", 1e-6),
             rope=_parse_rope(text),
             eos_token_ids=_eos_token_ids(config, text, generation or {}),
+            # Qwen3-VL does so whatever its config says (transformers, modeling_qwen3_vl_moe.py).
+            renormalises_experts=shape.tower is not None or bool(text.get("norm_topk_prob", False)),
         )
     except planning.InvalidConfigError as error:
         raise InvalidModelError(error.field, error.value, error.problem) from error

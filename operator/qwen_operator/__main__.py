@@ -1,4 +1,8 @@
-"""`qwen-operator`: read settings, wire the parts, run kopf until a signal comes."""
+"""`qwen-operator`: read settings, wire the parts, run kopf until a signal comes.
+
+`qwen-operator activator` runs the activator instead, `qwen-operator self-test` what `helm test`
+asks: the same image, another process.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,13 @@ import sys
 
 import kopf
 
+from qwen_operator import self_test
+from qwen_operator.activator.run import parse_activator_settings
+from qwen_operator.activator.run import run as run_activator
 from qwen_operator.controller import Controller
+from qwen_operator.credentials import connect
 from qwen_operator.errors import SettingsError
-from qwen_operator.handlers import build_kopf_settings, build_registry, connect
+from qwen_operator.handlers import build_kopf_settings, build_registry
 from qwen_operator.http_cluster import HttpCluster
 from qwen_operator.settings import Settings, parse_settings
 
@@ -19,13 +27,20 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Run the operator; exit with 2 where its settings cannot be."""
+    """Run the operator, or the activator; exit with an error where its settings cannot be."""
+    words = sys.argv[1:]
+    if words[:1] == ["self-test"]:
+        sys.exit(self_test.main())
     try:
-        settings = parse_settings(sys.argv[1:], os.environ)
+        if words[:1] == ["activator"]:
+            doorman = parse_activator_settings(words[1:], os.environ)
+            _configure_logging(doorman.log_level)
+            return asyncio.run(run_activator(doorman))
+        settings = parse_settings(words, os.environ)
     except SettingsError as error:
         sys.exit(f"qwen-operator: {error}")
     _configure_logging(settings.log_level)
-    asyncio.run(run(settings))
+    return asyncio.run(run(settings))
 
 
 async def run(settings: Settings) -> None:
@@ -36,7 +51,7 @@ async def run(settings: Settings) -> None:
     logger.info("serving QwenDeployments in %s with engine image %s", where, settings.engine_image)
     try:
         await kopf.operator(
-            registry=build_registry(controller, cluster),
+            registry=build_registry(controller, cluster, settings),
             settings=build_kopf_settings(),
             standalone=True,
             clusterwide=not settings.namespaces,

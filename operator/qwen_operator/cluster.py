@@ -38,10 +38,17 @@ POD = Kind("v1", "Pod", "pods")
 NODE = Kind("v1", "Node", "nodes")
 EVENT = Kind("v1", "Event", "events")
 AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects")
+ENDPOINT_SLICE = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+INFERENCE_POOL = Kind("inference.networking.k8s.io/v1", "InferencePool", "inferencepools")
 API_SERVICE = Kind("apiregistration.k8s.io/v1", "APIService", "apiservices")
 CLUSTER_ROLE = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
-_APPLIED = (QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, AUTOSCALER, API_SERVICE)
+CRD = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+_APPLIED = (
+    QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, AUTOSCALER, SCALED_OBJECT,
+    ENDPOINT_SLICE, INFERENCE_POOL, API_SERVICE, CRD,
+)  # fmt: skip
 KINDS = {kind.kind: kind for kind in _APPLIED}
 
 
@@ -58,12 +65,30 @@ class Cluster(Protocol):
         """Return all objects of a kind in a namespace, or everywhere."""
         ...
 
+    async def serves(self, kind: Kind) -> bool:
+        """Say whether the API knows a kind: its CRD may not be installed."""
+        ...
+
+    async def scale(self, resource: Json, replicas: int) -> None:
+        """Set a QwenDeployment's replicas through /scale, unless it has changed meanwhile."""
+        ...
+
+    async def fetch_metric(self, namespace: str, metric: str, selector: str) -> list[Json]:
+        """Return the values of an external metric, as a HorizontalPodAutoscaler asks for them."""
+        ...
+
     async def apply(self, manifest: Json) -> None:
         """Apply an object server-side as this operator, taking over fields others hold."""
         ...
 
     async def delete(self, manifest: Json) -> None:
         """Delete this very object; one that is gone, or another by now, is let be."""
+        ...
+
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, *, uid: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Set annotations of this very object; one that is gone, or another by now, is let be."""
         ...
 
     async def apply_status(self, resource: Json, status: Json) -> None:

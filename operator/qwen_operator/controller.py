@@ -7,7 +7,6 @@ so a lost or late event costs time and never correctness. Knows nothing of kopf.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,18 +15,22 @@ from typing import Any
 
 from qwen_operator import cluster as api
 from qwen_operator import names
+from qwen_operator.activation import are_waiting, slice_name
 from qwen_operator.cluster import Cluster
+from qwen_operator.contract_check import ContractCheck
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
 from qwen_operator.events import build_events
 from qwen_operator.gpu_nodes import GpuNodes
-from qwen_operator.metrics_api.registration import MetricsApi
-from qwen_operator.metrics_api.server import MetricsServer
-from qwen_operator.pods import Problem, parse_pods
+from qwen_operator.observed import Observed
+from qwen_operator.outlets import Outlets
+from qwen_operator.pods import parse_pods
+from qwen_operator.presence import Presence
 from qwen_operator.readings import Readings
-from qwen_operator.reconcile import Observed, Outcome, news, reconcile, with_failure
+from qwen_operator.reconcile import Outcome, news, reconcile, with_failure
+from qwen_operator.resources import num_going
+from qwen_operator.scale_in import DeletionCosts
 from qwen_operator.scaling import Scaler
 from qwen_operator.scaling_facts import read_facts
-from qwen_operator.scaling_view import ScalingView
 from qwen_operator.settings import Settings
 from qwen_operator.work_queue import WorkQueue
 
@@ -35,12 +38,6 @@ Json = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
 _WORKERS = 4
 _REGISTRATION_SECONDS = 10.0  # between looks at who serves the metrics API
-_NO_METRICS_API = Problem(
-    "MetricsApiOff",
-    "this operator was installed without its metrics API, so the HorizontalPodAutoscaler finds no "
-    "figure: turn it on (chart: metricsApi.enabled), or disable spec.autoscaling and scale with "
-    "KEDA or prometheus-adapter",
-)
 _HEARTBEAT: Key = ("", "")  # goes through the queue like any key, and proves that workers work
 _MISSED_BEATS = 3
 _NAMESPACE_GOES = "because it is being terminated"  # and all in it: nothing is made, or told
@@ -62,11 +59,12 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._nodes = GpuNodes(cluster, clock)
         self._readings = Readings()
-        self._scaler = Scaler(clock, _today)
-        self._metrics_api: MetricsApi | None = None
-        if settings.metrics_place is not None:
-            server = MetricsServer(settings.metrics_port, self._scaler.figures)
-            self._metrics_api = MetricsApi(cluster, settings.metrics_place, server, _today)
+        self._costs = DeletionCosts(cluster, self._readings, clock)
+        self._scaler = Scaler(clock, _today, self._readings.hear)
+        self._outlets = Outlets(cluster, settings, self._scaler, _today)
+        self._contract = ContractCheck(cluster, self._scaler.silent, clock)
+        self._keda = Presence(cluster, api.SCALED_OBJECT, clock)
+        self._pools = Presence(cluster, api.INFERENCE_POOL, clock)
         self._known: set[Key] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._last_beat = clock()
@@ -79,6 +77,7 @@ class Controller:
         loops.append(self._every(self._settings.scrape_seconds, self._scrape))
         loops.append(self._every(self._settings.autoscaling_seconds, self._scale))
         loops.append(self._every(_REGISTRATION_SECONDS, self._register))
+        loops.append(self._every(_REGISTRATION_SECONDS, self._outlets.serve_figures))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
@@ -89,8 +88,8 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._readings.close()
         await self._scaler.close()
-        if self._metrics_api is not None:
-            await self._metrics_api.close()
+        await self._outlets.close()
+        await self._contract.close()
 
     def add(self, namespace: str, name: str) -> None:
         """Have a QwenDeployment looked at soon."""
@@ -115,14 +114,16 @@ class Controller:
         return f"reconciled {age:.0f} s ago"
 
     async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+        """Do something so often, however long it takes itself; a little rest it always gives."""
         while True:
+            begun = self._clock()
             try:
                 await action()
             except ApiError as error:
                 logger.warning("%s", error)
             except Exception:
                 logger.exception("a background task failed and goes on")
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(max(seconds / 10, begun + seconds - self._clock()))
 
     async def _resync(self) -> None:
         self._queue.add(_HEARTBEAT)
@@ -133,13 +134,14 @@ class Controller:
     async def _scrape(self) -> None:
         for key in {*await self._readings.refresh(), *self._scaler.tell()}:
             self._queue.add(key)
+        await self._costs.keep()
 
     async def _scale(self) -> None:
         for key in await self._scaler.refresh():
             self._queue.add(key)
 
     async def _register(self) -> None:
-        if self._metrics_api is not None and await self._metrics_api.check():
+        if await self._outlets.register():
             for key in self._known:
                 self._queue.add(key)
 
@@ -156,6 +158,7 @@ class Controller:
             except Exception:
                 logger.exception("%s/%s: reconciling failed; it will be tried again", *key)
             finally:
+                self._scaler.tally.passes["failed" if failed else "done"] += 1
                 self._queue.done(key, failed=failed)
 
     async def _pass(self, key: Key) -> bool:
@@ -168,6 +171,8 @@ class Controller:
             self._known.discard(key)
             self._readings.forget(key)
             self._scaler.follow(key, None)
+            self._scaler.tally.forget(key)
+            self._contract.forget(key)
             return True
         observed = await self._observe(key, resource)
         now = _now()
@@ -176,12 +181,19 @@ class Controller:
             observed,
             engine_image=self._settings.engine_image,
             vllm_image=self._settings.vllm_image,
+            pod_defaults=self._settings.pod_defaults,
             now=now,
         )
         if outcome is None:
             return True
         try:
+            if going := num_going(observed.deployment, outcome.apply):
+                await self._costs.settle(key, going)
             outcome, is_applied = await self._carry_out(key, outcome, now)
+            if outcome.scale is not None:
+                await self._cluster.scale(resource, outcome.scale)
+                logger.info("%s/%s: scaled to %d", *key, outcome.scale)
+            self._scaler.tally.conditions[key] = outcome.status["conditions"]
             await self._publish(key, resource, outcome, now)
         except RefusedError as error:
             if _NAMESPACE_GOES in str(error):
@@ -194,37 +206,50 @@ class Controller:
     async def _observe(self, key: Key, resource: Json) -> Observed:
         namespace, name = key
         selector = f"{names.OWNER_LABEL}={name}"
-        deployment, service, account, autoscaler, pods = await asyncio.gather(
+        scaling = resource["spec"].get("autoscaling") or {}
+        may_be_zero = self._settings.has_activator and scaling.get("minReplicas") == 0
+        deployment, service, account, autoscaler, pods, activation = await asyncio.gather(
             self._cluster.fetch(api.DEPLOYMENT, namespace, name),
             self._cluster.fetch(api.SERVICE, namespace, name),
             self._cluster.fetch(api.SERVICE_ACCOUNT, namespace, name),
             self._cluster.fetch(api.AUTOSCALER, namespace, name),
             self._cluster.fetch_all(api.POD, namespace, selector=selector),
+            self._fetch_if(may_be_zero, api.ENDPOINT_SLICE, key),
         )
+        has_keda, has_pools = await self._keda.is_there(), await self._pools.is_there()
         facts = parse_pods(pods)
         await self._readings.follow(key, facts)
-        self._scaler.follow(key, read_facts(resource, deployment, facts))
+        waiting = are_waiting(activation, _now())
+        self._scaler.follow(key, read_facts(resource, deployment, facts, waiting=waiting))
+        view = self._outlets.seen_through(self._scaler.view(key), scaling.get("provider"))
+        scaled_object = await self._fetch_if(has_keda, api.SCALED_OBJECT, key)
+        contract = None
+        if view is not None and view.replicas is not None:
+            contract = await self._contract.ask(key, autoscaler, scaled_object)
         on_gpu = ((resource["spec"].get("gpu") or {}).get("count", 1)) != 0
         return Observed(
             deployment=deployment,
             service=service,
             service_account=account,
             autoscaler=autoscaler,
+            scaled_object=scaled_object,
+            activation=activation,
+            inference_pool=await self._fetch_if(has_pools, api.INFERENCE_POOL, key),
+            is_keda_there=has_keda,
+            are_pools_there=has_pools,
+            figures_url=self._outlets.figures_url(*key),
             pods=tuple(pods),
             nodes=await self._nodes.fetch() if on_gpu else (),
             readings=dict(self._readings.of(key)),
-            scaling=self._view(key),
+            scaling=view,
+            contract=contract,
         )
 
-    def _view(self, key: Key) -> ScalingView | None:
-        """Return what is decided; None while this operator has not looked yet."""
-        view = self._scaler.view(key)
-        if self._metrics_api is None:
-            return dataclasses.replace(view or ScalingView(), problem=_NO_METRICS_API)
-        problem = self._metrics_api.problem
-        if view is None or (problem is not None and problem.reason == "Starting"):
+    async def _fetch_if(self, wanted: bool, kind: api.Kind, key: Key) -> Json | None:
+        if not wanted:
             return None
-        return dataclasses.replace(view, problem=problem)
+        name = slice_name(key[1]) if kind is api.ENDPOINT_SLICE else key[1]
+        return await self._cluster.fetch(kind, key[0], name)
 
     async def _carry_out(self, key: Key, outcome: Outcome, now: str) -> tuple[Outcome, bool]:
         for manifest in outcome.apply:
@@ -242,9 +267,8 @@ class Controller:
         return outcome, True
 
     async def _publish(self, key: Key, resource: Json, outcome: Outcome, now: str) -> None:
-        if outcome.status == resource.get("status"):
-            return
-        await self._cluster.apply_status(resource, outcome.status)
+        if outcome.status != resource.get("status"):
+            await self._cluster.apply_status(resource, outcome.status)
         for event in build_events(news(outcome), resource, now, reporter=names.FIELD_MANAGER):
             logger.info("%s/%s: %s: %s", *key, event["reason"], event["message"])
             try:

@@ -26,6 +26,7 @@ from qwen_operator import names
 from qwen_operator.devices import is_offered
 from qwen_operator.errors import InvalidSpecError, NoGpuFitsError
 from qwen_operator.node_facts import NodeFacts
+from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults
 from qwen_operator.spec import QwenDeploymentSpec
 from qwen_operator.spec_plan import Planned, plan_spec
 
@@ -82,6 +83,7 @@ def decide(
     *,
     image: str,
     build_template: Callable[[Planned], Json],
+    defaults: PodDefaults = NO_DEFAULTS,
 ) -> Decision | Refusal:
     """Keep the live Deployment's decision while it holds; else plan anew.
 
@@ -89,8 +91,10 @@ def decide(
         live: the Deployment that this QwenDeployment owns, if there is one.
         image: the engine image that new pods get.
         build_template: makes the pod template of a plan.
+        defaults: what the template has besides, for all QwenDeployments.
     """
-    meaning = names.digest({"spec": spec.meaning(), "image": image, "epoch": TEMPLATE_EPOCH})
+    means = {"spec": spec.meaning(), "image": image, "epoch": TEMPLATE_EPOCH}
+    meaning = names.digest({**means, **defaults.meaning()})
     if (kept := recorded(live)) and kept.meaning == meaning and _holds(kept, nodes, live):
         return kept
     try:

@@ -51,6 +51,9 @@ def notices(old: Sequence[Json], new: Sequence[Json]) -> list[Notice]:
     accurate = turned.get("PlanAccurate")
     if accurate and accurate["status"] == "False":
         found.append(_notice(accurate, is_warning=True))
+    contract = turned.get("MetricsContract")
+    if contract and contract["status"] == "False":
+        found.append(_notice(contract, is_warning=True))
     scaling = turned.get("Autoscaling")
     if scaling and scaling["status"] == "False" and scaling["reason"] != "ScaledToZero":
         found.append(_notice(scaling, is_warning=True))
@@ -72,6 +75,16 @@ def scaling_notices(old: Json | None, new: Json | None) -> list[Notice]:
     reason = (new or {})["reason"]
     why = _SCALING_REASONS.get(reason, reason)
     return [Notice(False, "ReplicasWanted", f"{now} replicas instead of {before}: {why}")]
+
+
+def edge_notices(scale: int | None) -> list[Notice]:
+    """Return a notice where the replicas are set to 0, or from it."""
+    if scale is None:
+        return []
+    if scale == 0:
+        why = "0 replicas: nothing was asked for spec.autoscaling.idleSeconds"
+        return [Notice(False, "ScaledToZero", why)]
+    return [Notice(False, "Activated", f"{scale} replica: requests wait for one")]
 
 
 def build_events(

@@ -8,19 +8,20 @@ https://docs.kopf.dev/en/stable/events/
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import kopf
 
 from qwen_operator import names
+from qwen_operator.activation import MANAGED_BY, MANAGER
 from qwen_operator.cluster import QWEN_DEPLOYMENT, Cluster
 from qwen_operator.controller import Controller
-from qwen_operator.errors import RefusedError
-from qwen_operator.http_cluster import Connection
+from qwen_operator.crd import apply_crd
+from qwen_operator.credentials import find_credentials
+from qwen_operator.errors import RefusedError, UnavailableError
+from qwen_operator.settings import Settings
 
 Json = Mapping[str, Any]
 _CHILDREN = (
@@ -29,8 +30,10 @@ _CHILDREN = (
     ("", "v1", "services"),
     ("", "v1", "serviceaccounts"),
     ("autoscaling", "v2", "horizontalpodautoscalers"),
+    ("discovery.k8s.io", "v1", "endpointslices"),
 )
 _RETRY_SECONDS = 5.0
+_SOON_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
@@ -44,6 +47,9 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = 10
     for group, version, plural in _CHILDREN:
         settings.watching.label_selectors[group, version, plural] = names.OWNER_LABEL
+    # the activator's; those of the Services tell nothing that their pods do not
+    slices = f"{names.OWNER_LABEL},{MANAGED_BY}={MANAGER}"
+    settings.watching.label_selectors[_CHILDREN[-1]] = slices
     # nothing is ever stored; should a handler that stores be added, it must not use kopf's names
     settings.persistence.finalizer = f"{names.GROUP}/operator"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
@@ -51,13 +57,15 @@ def build_kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def build_registry(controller: Controller, cluster: Cluster) -> kopf.OperatorRegistry:
+def build_registry(
+    controller: Controller, cluster: Cluster, settings: Settings
+) -> kopf.OperatorRegistry:
     """Return the handlers that feed a controller."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry)
     async def start(**_: Any) -> None:
-        await _wait_for_crd(cluster)
+        await _prepare(cluster, settings)
         controller.start()
 
     @kopf.on.cleanup(registry=registry)
@@ -90,50 +98,35 @@ def build_registry(controller: Controller, cluster: Cluster) -> kopf.OperatorReg
     return registry
 
 
-def find_credentials() -> kopf.ConnectionInfo:
-    """Return the pod's service account, or what KUBECONFIG says.
-
-    Raises:
-        kopf.LoginError: there is neither.
-    """
-    settings = kopf.OperatorSettings()
-    found = kopf.login_with_service_account(settings=settings)
-    if found is not None:
-        return dataclasses.replace(found, server=_server(os.environ) or found.server)
-    if found is None:
-        # the official client, where it happens to be installed, also runs exec plugins
-        found = kopf.login_via_client(logger=logger, settings=settings)
-    if found is None:
-        found = kopf.login_with_kubeconfig(settings=settings)
-    if found is None:
-        raise kopf.LoginError("neither a service account nor KUBECONFIG gives access to a cluster")
-    return found
+async def _prepare(cluster: Cluster, settings: Settings) -> None:
+    """Apply the CRD as soon as the API answers, if that is the operator's work; wait for it."""
+    while settings.installs_crd:
+        try:
+            await apply_crd(cluster)
+            break
+        except UnavailableError as error:
+            logger.warning("the API does not answer: %s", error)
+        await asyncio.sleep(_RETRY_SECONDS)
+    # where there are no rights elsewhere, asking elsewhere is refused, CRD or no CRD
+    await _wait_for_crd(cluster, next(iter(settings.namespaces), None))
 
 
-def _server(env: Mapping[str, str]) -> str | None:
-    """Return the API server's address as every pod is told it: names would need a working DNS."""
-    host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host:
-        return None
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-
-
-def connect() -> Connection:
-    """Log in and return where the API server is, in this operator's own words."""
-    found = find_credentials()
-    tls = found.as_ssl_context() if found.server.startswith("https:") else None
-    return Connection(found.server.rstrip("/"), found.as_http_headers(), tls)
-
-
-async def _wait_for_crd(cluster: Cluster) -> None:
+async def _wait_for_crd(cluster: Cluster, namespace: str | None) -> None:
     """Wait until the API serves QwenDeployments: kopf looks for resources only once."""
+    is_just_made = True  # it may be: then it is served a moment later
     while True:
         try:
-            await cluster.fetch_all(QWEN_DEPLOYMENT)
+            await cluster.fetch_all(QWEN_DEPLOYMENT, namespace)
             return
+        except UnavailableError as error:
+            logger.warning("the API does not answer: %s", error)
         except RefusedError as error:
             if error.status != 404:
                 return  # not for lack of the CRD; the watch will say what is wrong
+            if is_just_made:
+                is_just_made = False
+                await asyncio.sleep(_SOON_SECONDS)
+                continue
             logger.error(
                 "the API does not know QwenDeployments: install the CRD with `kubectl apply -f "
                 "crds/qwendeployments.yaml`, or with the chart. Waiting."

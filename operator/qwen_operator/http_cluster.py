@@ -6,6 +6,7 @@ kopf brings aiohttp anyway, one event loop needs no thread pool, and the image s
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,8 +37,11 @@ class Connection:
 class HttpCluster:
     """The Kubernetes API over one HTTP session; logs in again when its token has run out."""
 
-    def __init__(self, login: Callable[[], Connection]) -> None:
+    def __init__(
+        self, login: Callable[[], Connection], *, field_manager: str = names.FIELD_MANAGER
+    ) -> None:
         self._login = login
+        self._manager = field_manager
         self._connection: Connection | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -69,6 +73,35 @@ class HttpCluster:
                 return found
             query["continue"] = follow
 
+    async def serves(self, kind: Kind) -> bool:
+        """Say whether the API knows a kind."""
+        try:
+            found = await self._request("GET", f"/apis/{kind.api_version}")
+        except RefusedError as error:
+            if error.status == 404:
+                return False
+            raise
+        return any(served.get("name") == kind.plural for served in found.get("resources", ()))
+
+    async def scale(self, resource: Json, replicas: int) -> None:
+        """Set a QwenDeployment's replicas; refused with 409 if it is another by now."""
+        metadata = resource["metadata"]
+        path = QWEN_DEPLOYMENT.path(metadata["namespace"], metadata["name"]) + "/scale"
+        body = {
+            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+            "spec": {"replicas": replicas},
+        }
+        query = {"fieldManager": self._manager}
+        await self._request("PATCH", path, query=query, body=body, headers=_MERGE)
+
+    async def fetch_metric(self, namespace: str, metric: str, selector: str) -> list[Json]:
+        """Return the values of an external metric, through the API server."""
+        path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}"
+        found: list[Json] = (await self._request("GET", path, query={"labelSelector": selector}))[
+            "items"
+        ]
+        return found
+
     async def apply(self, manifest: Json) -> None:
         """Apply an object server-side, forcing: what the operator renders, it alone decides."""
         await self._apply(_path(manifest), manifest)
@@ -78,6 +111,18 @@ class HttpCluster:
         options = {"preconditions": {"uid": manifest["metadata"]["uid"]}}
         try:
             await self._request("DELETE", _path(manifest), body=options)
+        except RefusedError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, *, uid: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Set annotations of this very object: its uid must still be the same."""
+        body = {"metadata": {"uid": uid, "annotations": annotations}}
+        try:
+            path = kind.path(namespace, name)
+            await self._request("PATCH", path, body=body, headers=_MERGE)
         except RefusedError as error:
             if error.status not in (404, 409):
                 raise
@@ -103,7 +148,7 @@ class HttpCluster:
             await self._request("PATCH", path, body=again, headers=_MERGE)
 
     async def _apply(self, path: str, body: Json) -> None:
-        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": self._manager, "force": "true"}
         await self._request("PATCH", path, query=query, body=body, headers=_APPLY)
 
     async def _request(
@@ -137,9 +182,9 @@ class HttpCluster:
             async with session.request(
                 method, server + path, params=query, json=body, headers={**login, **(headers or {})}
             ) as response:
-                answer = await response.json(content_type=None)
                 if response.status >= 400:
-                    raise _error(response.status, answer)
+                    raise _error(response.status, await response.text())
+                answer = await response.json(content_type=None)
                 return answer if isinstance(answer, dict) else {}
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             what = f"{method} {path}: {str(error) or type(error).__name__}"
@@ -152,7 +197,8 @@ class HttpCluster:
             tls = self._connection.tls
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
-                headers={"User-Agent": names.FIELD_MANAGER},
+                headers={"User-Agent": self._manager},
+                trust_env=True,  # HTTPS_PROXY and NO_PROXY, as kubectl does
                 timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
             )
         return self._session, self._connection.server, self._connection.headers
@@ -163,8 +209,13 @@ def _path(manifest: Json) -> str:
     return KINDS[manifest["kind"]].path(metadata.get("namespace"), metadata["name"])
 
 
-def _error(status: int, answer: Any) -> ApiError:
-    found = answer if isinstance(answer, dict) else {}
+def _error(status: int, answer: str) -> ApiError:
+    """Read a Status object; a group that nobody serves is answered in plain words."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        found = {}
+    found = found if isinstance(found, dict) else {}
     reason, message = str(found.get("reason", "")), str(found.get("message", f"HTTP {status}"))
     if "not declared in schema" in message:
         message += (

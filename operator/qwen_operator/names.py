@@ -29,6 +29,8 @@ HASH_ANNOTATION = f"{GROUP}/manifest-hash"
 MEANING_ANNOTATION = f"{GROUP}/meaning"
 DECISION_ANNOTATION = f"{GROUP}/decision"
 REPLICAS_ANNOTATION = f"{GROUP}/replicas"
+# Kubernetes' own: https://kubernetes.io/docs/reference/labels-annotations-taints/
+DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 ALLOWANCE_ANNOTATION = f"{GROUP}/startup-allowance"
 
 REPLICAS_METRIC = "qwen_replicas_needed"

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qwen_operator import names
+from qwen_operator.grace import UNROUTE_SECONDS
+from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults
 from qwen_operator.pod_resources import SHARED_MEMORY_BYTES, build_resources
 from qwen_operator.runtime import can_drain
 from qwen_operator.spec import ModelSpec, QwenDeploymentSpec
@@ -28,14 +30,16 @@ _VLLM_START_SECONDS = 600  # it also compiles the model and captures CUDA graphs
 _VOLUME_BYTES_PER_SECOND = 50_000_000
 _HUB_BYTES_PER_SECOND = 20_000_000
 
-_DRAIN_SECONDS = 120  # running requests may finish after SIGTERM
-_UNROUTE_SECONDS = 5  # kube-proxies and gateways stop sending before the engine stops listening
-_EXIT_SECONDS = 10
 _PROBE_SECONDS = 2
 
 
 def build_pod_template(
-    name: str, spec: QwenDeploymentSpec, planned: Planned, *, image: str
+    name: str,
+    spec: QwenDeploymentSpec,
+    planned: Planned,
+    *,
+    image: str,
+    defaults: PodDefaults = NO_DEFAULTS,
 ) -> dict[str, Any]:
     """Return the pod template of a planned QwenDeployment."""
     return {
@@ -52,7 +56,7 @@ def build_pod_template(
                 names.ALLOWANCE_ANNOTATION: _allowance(spec, planned.plan)[1],
             },
         },
-        "spec": _pod_spec(name, spec, planned, image),
+        "spec": _pod_spec(name, spec, planned, image, defaults),
     }
 
 
@@ -78,11 +82,13 @@ def engine_args(spec: QwenDeploymentSpec, plan: Json) -> list[str]:
             setting["flag"], setting["value"]
         ]  # fmt: skip
     if can_drain(spec):
-        words += ["--shutdown-timeout", str(_DRAIN_SECONDS)]
+        words += ["--shutdown-timeout", str(plan["grace"]["drainSeconds"])]
     return [*words, *spec.engine.extra_args]
 
 
-def _pod_spec(name: str, spec: QwenDeploymentSpec, planned: Planned, image: str) -> dict[str, Any]:
+def _pod_spec(
+    name: str, spec: QwenDeploymentSpec, planned: Planned, image: str, defaults: PodDefaults
+) -> dict[str, Any]:
     overlay = spec.template
     tolerations = [*overlay.get("tolerations", ())]
     if spec.gpu.count > 0:
@@ -92,13 +98,16 @@ def _pod_spec(name: str, spec: QwenDeploymentSpec, planned: Planned, image: str)
     wanted = {
         "nodeSelector": {**planned.node_selector, **overlay.get("nodeSelector", {})},
         "tolerations": tolerations,
+        "imagePullSecrets": overlay.get(
+            "imagePullSecrets", [{"name": name} for name in defaults.pull_secrets]
+        ),
         **{k: overlay.get(k) for k in ("affinity", "priorityClassName", "runtimeClassName")},
     }
     return {
         "serviceAccountName": name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # a Service named vllm would set VLLM_PORT=tcp://… (K8-039)
-        "terminationGracePeriodSeconds": _UNROUTE_SECONDS + _DRAIN_SECONDS + _EXIT_SECONDS,
+        "terminationGracePeriodSeconds": planned.plan["grace"]["seconds"],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
@@ -108,7 +117,7 @@ def _pod_spec(name: str, spec: QwenDeploymentSpec, planned: Planned, image: str)
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **{key: value for key, value in wanted.items() if value},
-        "containers": [_container(spec, planned, image)],
+        "containers": [_container(spec, planned, image, defaults)],
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
             _model_volume(spec.model),
@@ -132,7 +141,9 @@ def _swap_bytes(plan: Json) -> int:
     return sum(line["bytes"] for line in plan.get("hostLedger", ()) if line["component"] == "swap")
 
 
-def _container(spec: QwenDeploymentSpec, planned: Planned, image: str) -> dict[str, Any]:
+def _container(
+    spec: QwenDeploymentSpec, planned: Planned, image: str, defaults: PodDefaults
+) -> dict[str, Any]:
     seconds, _ = _allowance(spec, planned.plan)
     num_gpus = _num_gpus(planned.plan)
     ready = "/health" if spec.engine.is_vllm else "/ready"  # vLLM listens once it has loaded
@@ -144,7 +155,7 @@ def _container(spec: QwenDeploymentSpec, planned: Planned, image: str) -> dict[s
         # its images start in different ways, by release
         **({"command": ["vllm"]} if spec.engine.is_vllm else {}),
         "args": engine_args(spec, planned.plan),
-        "env": _env(spec),
+        "env": _env(spec, defaults),
         "ports": [{"name": names.PORT_NAME, "containerPort": names.ENGINE_PORT}],
         "resources": build_resources(
             spec,
@@ -156,7 +167,7 @@ def _container(spec: QwenDeploymentSpec, planned: Planned, image: str) -> dict[s
         "startupProbe": _probe(ready, _PROBE_SECONDS, -(-seconds // _PROBE_SECONDS)),
         "readinessProbe": _probe(ready, 5, 3),
         "livenessProbe": _probe("/health", 10, 6),
-        "lifecycle": {"preStop": {"sleep": {"seconds": _UNROUTE_SECONDS}}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": UNROUTE_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -189,7 +200,7 @@ def _allowance(spec: QwenDeploymentSpec, plan: Json) -> tuple[int, str]:
     return seconds, f"{seconds} s = {how}"
 
 
-def _env(spec: QwenDeploymentSpec) -> list[Json]:
+def _env(spec: QwenDeploymentSpec, defaults: PodDefaults) -> list[Json]:
     env: list[Json] = [{"name": "HOME", "value": "/tmp"}]
     if spec.engine.is_vllm:
         # torch asks for the user's name, and dies where the image has none for the number
@@ -202,6 +213,10 @@ def _env(spec: QwenDeploymentSpec) -> list[Json]:
         # not optional: a pod without its token would fail minutes later with 401 (K8-065)
         token = {"name": spec.model.token_secret, "key": spec.model.token_key}
         env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": token}})
+    given: list[Json] = [
+        {"name": name, "value": value} for name, value in sorted(defaults.env.items())
+    ]
+    env = [item for item in env if item["name"] not in defaults.env] + given
     chosen = {item["name"] for item in spec.engine.env}
     return [*(item for item in env if item["name"] not in chosen), *spec.engine.env]
 

@@ -44,6 +44,7 @@ class PodFacts:
         problem: what keeps it from becoming ready.
         uid: tells it from another of its name.
         start_seconds: from scheduled to ready, of a ready pod that never restarted.
+        deletion_cost: as Kubernetes reads it; 0 where none is set.
     """
 
     name: str
@@ -55,6 +56,7 @@ class PodFacts:
     uid: str = ""
     start_seconds: float | None = None
     is_vllm: bool = False
+    deletion_cost: int = 0
 
 
 def parse_pods(pods: Iterable[Json]) -> tuple[PodFacts, ...]:
@@ -94,7 +96,15 @@ def _parse_pod(pod: Json) -> PodFacts:
         is_vllm=(pod["metadata"].get("labels") or {}).get(names.RUNTIME_LABEL) == "vllm",
         uid=pod["metadata"].get("uid", ""),
         start_seconds=_start_seconds(conditions, container),
+        deletion_cost=_deletion_cost(pod["metadata"].get("annotations") or {}),
     )
+
+
+def _deletion_cost(annotations: Json) -> int:
+    try:
+        return int(annotations.get(names.DELETION_COST_ANNOTATION, 0))
+    except ValueError:
+        return 0  # the API server lets nothing else in; Kubernetes ignores it too
 
 
 def _start_seconds(conditions: Json, container: Json | None) -> float | None:

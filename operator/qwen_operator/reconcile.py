@@ -6,39 +6,34 @@ status. No I/O and no clock here: equal input gives equal output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen_operator import resources
+from qwen_operator.contract import AGAIN_SECONDS
 from qwen_operator.decision import Decision, Refusal, decide
 from qwen_operator.errors import InvalidSpecError
-from qwen_operator.events import Notice, notices, scaling_notices, warnings
+from qwen_operator.events import Notice, edge_notices, notices, scaling_notices, warnings
 from qwen_operator.node_facts import NodeFacts
+from qwen_operator.observed import Observed
+from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults
 from qwen_operator.pod_template import build_pod_template
 from qwen_operator.pods import Problem, parse_pods
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE, image_of, with_release
-from qwen_operator.scaling_view import ScalingView
+from qwen_operator.scaling_kinds import (
+    look_again_seconds,
+    scale_over_edge,
+    superfluous,
+    view_of,
+    wanted_scaler,
+)
 from qwen_operator.spec import QwenDeploymentSpec, parse_spec
 from qwen_operator.spec_plan import Planned
 from qwen_operator.spec_warnings import warn_of_replicas
-from qwen_operator.status import Reading, Sight, build_status, patience_seconds
+from qwen_operator.status import Sight, build_status, patience_seconds
 
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The cluster as it is. Children are whatever carries the name, whoever owns it."""
-
-    deployment: Json | None = None
-    service: Json | None = None
-    service_account: Json | None = None
-    autoscaler: Json | None = None
-    pods: tuple[Json, ...] = ()
-    nodes: tuple[NodeFacts, ...] = ()
-    readings: Mapping[str, Reading] = field(default_factory=dict)
-    scaling: ScalingView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +45,7 @@ class Outcome:
         status: the status to be; equal to the present one when there is nothing to write.
         sight: what the status was made of, to make it again when an action fails.
         delete: live objects to delete.
+        scale: replicas to be, where no autoscaler can move them: to 0, and from it.
         look_again_seconds: when time alone will change the status; 0 if it will not.
     """
 
@@ -58,6 +54,7 @@ class Outcome:
     sight: Sight
     look_again_seconds: float = 0.0
     delete: tuple[Json, ...] = ()
+    scale: int | None = None
 
 
 def reconcile(
@@ -66,20 +63,22 @@ def reconcile(
     *,
     engine_image: str,
     vllm_image: str = DEFAULT_VLLM_IMAGE,
+    pod_defaults: PodDefaults = NO_DEFAULTS,
     now: str,
 ) -> Outcome | None:
     """Return what to do about a QwenDeployment; None if it is being deleted.
 
     Args:
         engine_image, vllm_image: the images of specs that name none, by runtime.
+        pod_defaults: what all engines' pods get besides.
         now: the time for conditions that flip, RFC 3339 in UTC.
     """
     metadata = resource["metadata"]
     if metadata.get("deletionTimestamp"):
         return None
     owner = resources.Owner(metadata["namespace"], metadata["name"], metadata["uid"])
-    mine = _own(observed, owner.uid)
-    spec, verdict = _judge(resource, owner, mine, (engine_image, vllm_image))
+    mine = observed.owned_by(owner.uid)
+    spec, verdict = _judge(resource, owner, mine, (engine_image, vllm_image), pod_defaults)
     sight = Sight(
         old=resource.get("status") or {},
         generation=metadata.get("generation", 0),
@@ -96,15 +95,23 @@ def reconcile(
         failure=_taken(observed, mine, owner.name),
         warnings=_crowding(spec, verdict, mine.nodes),
         autoscaling=spec.autoscaling if spec else None,
-        scaling=_scaling(observed, mine, owner.name),
+        scaling=view_of(spec, observed, mine, owner.name),
+        contract=observed.contract,
     )
     apply: tuple[Json, ...] = ()
     if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
-        is_taken = _is_autoscaler_taken(observed, mine)
-        apply = _actions(owner, spec, verdict, mine, is_autoscaler_taken=is_taken)
-    delete = _superfluous(spec, mine)
-    status, patience = build_status(sight, now), patience_seconds(sight, now)
-    return Outcome(apply, status, sight, patience, delete)
+        others = (
+            wanted_scaler(owner, spec.autoscaling, observed, mine),
+            _wanted_pool(owner, spec, observed, mine),
+        )
+        apply = _actions(owner, spec, verdict, mine, [o for o in others if o is not None])
+    delete = (*superfluous(spec, mine), *_superfluous_pool(spec, mine))
+    scale = scale_over_edge(spec, mine, now)
+    status = build_status(sight, now)
+    patience = patience_seconds(sight, now) or look_again_seconds(sight.scaling)
+    if observed.contract is not None and not observed.contract.are_whole:
+        patience = patience or AGAIN_SECONDS
+    return Outcome(apply, status, sight, patience, delete, scale)
 
 
 def with_failure(outcome: Outcome, message: str, now: str) -> Outcome:
@@ -118,11 +125,16 @@ def news(outcome: Outcome) -> list[Notice]:
     old, new = outcome.sight.old, outcome.status
     found = notices(old.get("conditions", ()), new["conditions"])
     found += warnings(old.get("plan"), new.get("plan"))
+    found += edge_notices(outcome.scale)
     return [*found, *scaling_notices(old.get("autoscaling"), new.get("autoscaling"))]
 
 
 def _judge(
-    resource: Json, owner: resources.Owner, mine: Observed, images: tuple[str, str]
+    resource: Json,
+    owner: resources.Owner,
+    mine: Observed,
+    images: tuple[str, str],
+    defaults: PodDefaults,
 ) -> tuple[QwenDeploymentSpec | None, Decision | Refusal]:
     try:
         spec = parse_spec(resource["spec"])
@@ -132,9 +144,16 @@ def _judge(
     spec = with_release(spec, image)
 
     def build_template(planned: Planned) -> Json:
-        return build_pod_template(owner.name, spec, planned, image=image)
+        return build_pod_template(owner.name, spec, planned, image=image, defaults=defaults)
 
-    verdict = decide(spec, mine.nodes, mine.deployment, image=image, build_template=build_template)
+    verdict = decide(
+        spec,
+        mine.nodes,
+        mine.deployment,
+        image=image,
+        build_template=build_template,
+        defaults=defaults,
+    )
     return spec, verdict
 
 
@@ -152,8 +171,7 @@ def _actions(
     spec: QwenDeploymentSpec,
     decision: Decision,
     mine: Observed,
-    *,
-    is_autoscaler_taken: bool,
+    others: Sequence[tuple[Json, Json | None]],
 ) -> tuple[Json, ...]:
     leave = resources.is_scaled_by_autoscaler(mine.deployment, spec.replicas)
     deployment = resources.build_deployment(
@@ -163,53 +181,29 @@ def _actions(
         (resources.build_service_account(owner), mine.service_account),
         (resources.build_service(owner, spec), mine.service),
         (deployment, mine.deployment),
+        *others,
     ]
-    if spec.autoscaling is not None and not is_autoscaler_taken:
-        wanted.append((resources.build_autoscaler(owner, spec.autoscaling), mine.autoscaler))
     return tuple(
         manifest
         for manifest, live in wanted
-        if not _is_going(live) and resources.needs_apply(manifest, live)
+        if not resources.is_going(live) and resources.needs_apply(manifest, live)
     )
 
 
-def _superfluous(spec: QwenDeploymentSpec | None, mine: Observed) -> tuple[Json, ...]:
-    """Return children that the spec asks for no more; of a spec that cannot be read, none."""
-    if spec is None or spec.autoscaling is not None or mine.autoscaler is None:
-        return ()
-    return () if _is_going(mine.autoscaler) else (mine.autoscaler,)
+def _wanted_pool(
+    owner: resources.Owner, spec: QwenDeploymentSpec, observed: Observed, mine: Observed
+) -> tuple[Json, Json | None] | None:
+    """Return the InferencePool; None where there is to be none, or somebody has made one."""
+    is_taken = observed.inference_pool is not None and mine.inference_pool is None
+    if spec.service.pool is None or is_taken or not observed.are_pools_there:
+        return None
+    return resources.build_inference_pool(owner, spec.service.pool), mine.inference_pool
 
 
-def _is_autoscaler_taken(observed: Observed, mine: Observed) -> bool:
-    return observed.autoscaler is not None and mine.autoscaler is None
-
-
-def _scaling(observed: Observed, mine: Observed, name: str) -> ScalingView | None:
-    """Return what is decided, with the problem if the HPA's name is in use."""
-    there = observed.autoscaler
-    if there is None or mine.autoscaler is not None or resources.is_left_over(there, name):
-        return observed.scaling
-    problem = Problem(
-        "NameTaken",
-        f"HorizontalPodAutoscaler {name} exists and does not belong to this QwenDeployment: "
-        "delete it, or set spec.autoscaling.enabled to false and keep it",
-    )
-    return replace(observed.scaling or ScalingView(), problem=problem)
-
-
-def _own(observed: Observed, uid: str) -> Observed:
-    """Return the observed state without children that belong to somebody else."""
-
-    def ours(child: Json | None) -> Json | None:
-        return child if child is not None and resources.is_owned(child, uid) else None
-
-    return replace(
-        observed,
-        deployment=ours(observed.deployment),
-        service=ours(observed.service),
-        service_account=ours(observed.service_account),
-        autoscaler=ours(observed.autoscaler),
-    )
+def _superfluous_pool(spec: QwenDeploymentSpec | None, mine: Observed) -> tuple[Json, ...]:
+    live = mine.inference_pool
+    is_wanted = spec is None or spec.service.pool is not None
+    return () if live is None or is_wanted or resources.is_going(live) else (live,)
 
 
 def _foreign(observed: Observed, mine: Observed) -> dict[str, Json]:
@@ -245,8 +239,3 @@ def _taken(observed: Observed, mine: Observed, name: str) -> Problem | None:
         f"{' and '.join(taken)} {name} exists and does not belong to this QwenDeployment: delete "
         "it, or give this QwenDeployment another name",
     )
-
-
-def _is_going(live: Json | None) -> bool:
-    """Say whether a child is being deleted; its successor is made when it is gone."""
-    return live is not None and bool(live["metadata"].get("deletionTimestamp"))

@@ -1,4 +1,4 @@
-"""Manifests of a QwenDeployment's children: Deployment, Service, ServiceAccount, HPA.
+"""Manifests of a QwenDeployment's children: Deployment, Service, ServiceAccount, what scales it.
 
 Called by `reconcile`; pure. All are named like their owner, carry an owner reference (deleting the
 owner deletes them, operator or no operator) and are applied server-side.
@@ -13,9 +13,12 @@ from typing import Any
 from qwen_engine.planning import parse_quantity
 from qwen_operator import names
 from qwen_operator.decision import Decision, to_annotations
+from qwen_operator.inference_pool import GROUP_VERSION as POOL_VERSION
+from qwen_operator.inference_pool import pool_body
+from qwen_operator.keda import GROUP_VERSION, scaled_object_body
 from qwen_operator.pod_template import startup_seconds
 from qwen_operator.scaling_view import autoscaler_body
-from qwen_operator.spec import QwenDeploymentSpec
+from qwen_operator.spec import PoolSpec, QwenDeploymentSpec
 from qwen_operator.spec_autoscaling import AutoscalingSpec
 
 Json = Mapping[str, Any]
@@ -77,6 +80,26 @@ def build_autoscaler(owner: Owner, spec: AutoscalingSpec) -> dict[str, Any]:
     return _child(owner, "autoscaling/v2", "HorizontalPodAutoscaler", body)
 
 
+def build_scaled_object(
+    owner: Owner, spec: AutoscalingSpec, *, url: str, may_be_zero: bool
+) -> dict[str, Any]:
+    """Return KEDA's ScaledObject. It has a finalizer of KEDA's, for which no owner should wait."""
+    body = scaled_object_body(owner.name, spec, url=url, may_be_zero=may_be_zero)
+    return _child(owner, GROUP_VERSION, "ScaledObject", {"spec": body}, blocks=False)
+
+
+def build_inference_pool(owner: Owner, pool: PoolSpec) -> dict[str, Any]:
+    """Return the InferencePool, through which gateways reach the pods."""
+    return _child(owner, POOL_VERSION, "InferencePool", {"spec": pool_body(owner.name, pool)})
+
+
+def num_going(live: Json | None, manifests: Sequence[Json]) -> int:
+    """Return how many pods the live Deployment will lose when these manifests are applied."""
+    now: int = ((live or {}).get("spec") or {}).get("replicas", 0)
+    wanted = [m["spec"].get("replicas", now) for m in manifests if m["kind"] == "Deployment"]
+    return max(0, now - min(wanted, default=now))
+
+
 def is_owned(child: Json, uid: str) -> bool:
     """Say whether an object belongs to the owner with this uid."""
     owners = child["metadata"].get("ownerReferences") or ()
@@ -98,6 +121,11 @@ def needs_apply(desired: Json, live: Json | None) -> bool:
     return notes.get(names.HASH_ANNOTATION) != wanted or not _contains(live, desired)
 
 
+def is_going(live: Json | None) -> bool:
+    """Say whether a child is being deleted; its successor is made when it is gone."""
+    return live is not None and bool(live["metadata"].get("deletionTimestamp"))
+
+
 def is_scaled_by_autoscaler(deployment: Json | None, wanted: int) -> bool:
     """Say whether an autoscaler writes the Deployment's own replicas, and may go on (K8-029).
 
@@ -107,7 +135,7 @@ def is_scaled_by_autoscaler(deployment: Json | None, wanted: int) -> bool:
     metadata = (deployment or {}).get("metadata") or {}
     obeyed = (metadata.get("annotations") or {}).get(names.REPLICAS_ANNOTATION)
     return obeyed == str(wanted) and any(
-        entry.get("manager") == "kube-controller-manager"
+        str(entry.get("manager", "")).startswith(("kube-controller-manager", "keda"))
         and entry.get("subresource") == "scale"
         and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
         for entry in metadata.get("managedFields") or ()
@@ -115,11 +143,17 @@ def is_scaled_by_autoscaler(deployment: Json | None, wanted: int) -> bool:
 
 
 def _child(
-    owner: Owner, api_version: str, kind: str, body: Json, *, notes: Json | None = None
+    owner: Owner,
+    api_version: str,
+    kind: str,
+    body: Json,
+    *,
+    notes: Json | None = None,
+    blocks: bool = True,
 ) -> dict[str, Any]:
     reference = {
         "apiVersion": names.API_VERSION, "kind": names.KIND, "name": owner.name, "uid": owner.uid,
-        "controller": True, "blockOwnerDeletion": True,
+        "controller": True, "blockOwnerDeletion": blocks,
     }  # fmt: skip
     manifest = {
         "apiVersion": api_version,

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -51,12 +51,23 @@ class MissError(Exception):
 class Sampler:
     """The latest samples of all pods that are asked."""
 
-    def __init__(self, session: aiohttp.ClientSession, limits: Limits = Limits()) -> None:
-        self._session, self._limits = session, limits
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        limits: Limits = Limits(),
+        hear: Callable[[str, object], None] = lambda _pod, _stats: None,
+    ) -> None:
+        """Make one that knows nothing yet.
+
+        Args:
+            hear: told of each answer that makes sense, whole.
+        """
+        self._session, self._limits, self._hear = session, limits, hear
         self._slots = asyncio.Semaphore(limits.at_once)
         self._samples: dict[str, PodSample] = {}
         self._misses: dict[str, int] = {}
         self._told: dict[str, set[str]] = {}
+        self._reasons: dict[str, str] = {}
         self.miss_counts: Counter[str] = Counter()  # by cause, for metrics
 
     async def refresh(self, targets: Collection[Target]) -> None:
@@ -68,15 +79,20 @@ class Sampler:
         """Return the samples of those pods that are not stale."""
         return {pod: self._samples[pod] for pod in pods if pod in self._samples}
 
+    def reason(self, pod: str) -> str | None:
+        """Return why the latest answer of a pod was not used; None if it was, or none came yet."""
+        return self._reasons.get(pod)
+
     def _forget_all_but(self, pods: set[str]) -> None:
-        for known in (self._samples, self._misses, self._told):
+        for known in (self._samples, self._misses, self._told, self._reasons):
             for pod in set(known) - pods:
                 del known[pod]
 
     async def _ask(self, target: Target) -> None:
         async with self._slots:
             try:
-                sample = parse_sample(await self._fetch(target.url), pod=target.pod)
+                stats = await self._fetch(target.url)
+                sample = parse_sample(stats, pod=target.pod)
             except InvalidSampleError as error:
                 self._miss(target, "bad value", str(error))
             except MissError as error:
@@ -85,6 +101,8 @@ class Sampler:
                 self._samples[target.pod] = sample
                 self._misses[target.pod] = 0
                 self._told.pop(target.pod, None)
+                self._hear(target.pod, stats)
+                self._reasons.pop(target.pod, None)
 
     async def _fetch(self, url: str) -> object:
         timeout = aiohttp.ClientTimeout(total=self._limits.seconds)
@@ -107,6 +125,7 @@ class Sampler:
 
     def _miss(self, target: Target, cause: str, words: str) -> None:
         self.miss_counts[cause] += 1
+        self._reasons[target.pod] = words[:300]
         misses = self._misses[target.pod] = self._misses.get(target.pod, 0) + 1
         if misses >= self._limits.misses:
             self._samples.pop(target.pod, None)

@@ -7,23 +7,26 @@ Called by `controller`; its figures are read by the metrics API. What is decided
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import aiohttp
 
 from qwen_operator import names
+from qwen_operator.autoscaling.activity import Activity, observe_activity
 from qwen_operator.autoscaling.cold_start import expected_cold_start, remember_cold_start
 from qwen_operator.autoscaling.history import History
 from qwen_operator.autoscaling.hpa_value import hpa_value
 from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
 from qwen_operator.autoscaling.signal import Signal, decide
+from qwen_operator.figures import Wish
 from qwen_operator.metrics_api.answers import Figure
 from qwen_operator.pods import PodFacts
 from qwen_operator.sampling import Sampler, Target
 from qwen_operator.scaling_facts import ScalingFacts
 from qwen_operator.scaling_view import ScalingView
+from qwen_operator.series import OperatorSeries, ScalingState, Tally
 
 Key = tuple[str, str]  # namespace, name
 OLDEST_SECONDS = 20.0  # a figure older than that is none: whoever scales then holds
@@ -38,19 +41,33 @@ class _Scaled:
     ever_ready: set[str]
     history: History = field(default_factory=History)
     signal: Signal | None = None
+    activity: Activity | None = None
     decided_at: float = 0.0
     decided: str = ""
+    silent: int = 0
     told: ScalingView | None = None
 
 
 class Scaler:
     """The decisions of all QwenDeployments that are scaled."""
 
-    def __init__(self, clock: Callable[[], float], today: Callable[[], datetime]) -> None:
-        self._clock, self._today = clock, today
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        today: Callable[[], datetime],
+        hear: Callable[[str, object], None] = lambda _pod, _stats: None,
+    ) -> None:
+        """Make one that follows nobody yet.
+
+        Args:
+            hear: told of each pod's (its uid) whole /stats, where that makes sense.
+        """
+        self._clock, self._today, self._hear = clock, today, hear
         self._scaled: dict[Key, _Scaled] = {}
         self._session: aiohttp.ClientSession | None = None
         self._sampler: Sampler | None = None
+        self.tally = Tally()
+        self.series = OperatorSeries(self.tally, self._states, self.misses)
 
     async def close(self) -> None:
         """Close the HTTP session."""
@@ -86,31 +103,70 @@ class Scaler:
             if one.signal.replicas is not None
         ]
 
+    def misses(self) -> Mapping[str, int]:
+        """Return how many answers of engines were not used, by cause."""
+        return {} if self._sampler is None else self._sampler.miss_counts
+
+    def wish(self, namespace: str, name: str) -> Wish | None:
+        """Return what KEDA is to be told of a QwenDeployment; None if nothing recent is known."""
+        one = self._scaled.get((namespace, name))
+        if one is None or one.signal is None or self._clock() - one.decided_at >= OLDEST_SECONDS:
+            return None
+        ready, wanted = _ready(one.facts), one.signal.replicas
+        if wanted is None and ready:
+            return None  # pods that say nothing, or nonsense
+        if wanted is None:
+            wanted = one.facts.replicas  # none is there yet, or any more
+        is_busy = one.facts.waiting or (
+            one.facts.replicas > 0
+            and one.activity is not None
+            and one.activity.idle_seconds(one.decided_at) <= 0
+        )
+        return Wish(hpa_value(wanted, one.facts.counted), is_busy, one.decided)
+
     async def refresh(self) -> list[Key]:
         """Ask and decide; return those for which something else is wanted, or for other reasons."""
         scaled = dict(self._scaled)
         if self._sampler is None:
             self._session = aiohttp.ClientSession()
-            self._sampler = Sampler(self._session)
+            self._sampler = Sampler(self._session, hear=self._hear)
         pods = [pod for one in scaled.values() for pod in one.facts.pods if pod.is_ready and pod.ip]
         await self._sampler.refresh([Target(pod.uid, _url(pod)) for pod in pods])
         changed = []
         for key, one in scaled.items():
             samples = self._sampler.fresh(p.uid for p in one.facts.pods if p.is_ready)
-            if self._decide(one, samples):
+            if self._decide(key, one, samples):
                 changed.append(key)
         return changed
+
+    def silent(self, key: Key) -> dict[str, str]:
+        """Return, by name, ready pods whose figures are not used any more, and why."""
+        one, sampler = self._scaled.get(key), self._sampler
+        if one is None or sampler is None:
+            return {}
+        ready = {pod.uid: pod.name for pod in one.facts.pods if pod.is_ready}
+        stale = ready.keys() - sampler.fresh(ready).keys()
+        reasons = {uid: sampler.reason(uid) for uid in stale}
+        return {ready[uid]: why for uid, why in reasons.items() if why is not None}
+
+    def _states(self) -> list[ScalingState]:
+        now = self._clock()
+        return [
+            _state(key, one, one.signal, now)
+            for key, one in self._scaled.items()
+            if one.signal is not None
+        ]
 
     def tell(self) -> list[Key]:
         """Let status tell the present free ratio; return those where it is another."""
         changed = []
         for key, one in self._scaled.items():
-            if one.signal is not None and (view := _view(one.signal)) != one.told:
+            if one.signal is not None and (view := _view(one, one.signal)) != one.told:
                 one.told = view
                 changed.append(key)
         return changed
 
-    def _decide(self, one: _Scaled, samples: dict[str, PodSample]) -> bool:
+    def _decide(self, key: Key, one: _Scaled, samples: dict[str, PodSample]) -> bool:
         now, ready = self._clock(), len(_ready(one.facts))
         seen = Observation(
             at=now,
@@ -121,13 +177,33 @@ class Scaler:
             capacity=_capacity(one.facts, samples.values()),
             cold_start_seconds=expected_cold_start(one.cold_starts, one.facts.planned_seconds),
         )
+        before = one.signal
         one.history, one.signal = decide(one.history, seen, one.facts.tuning)
+        one.activity = observe_activity(one.activity, seen, waiting=one.facts.waiting)
         one.decided_at, one.decided = now, self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
-        view = _view(one.signal)
-        if one.told and (view.replicas, view.reason) == (one.told.replicas, one.told.reason):
-            return False
-        one.told = view
-        return True
+        one.silent = seen.silent
+        if (direction := _direction(before, one.signal)) is not None:
+            self.tally.decisions[key, direction, one.signal.reason] += 1
+        view = _view(one, one.signal)
+        is_news = one.told is None or _wish(view) != _wish(one.told)
+        if is_news:
+            one.told = view
+        return is_news
+
+
+def _direction(before: Signal | None, now: Signal) -> str | None:
+    """Return which way the replicas wanted went; None if they stayed, or nothing was known."""
+    if before is None or before.replicas is None or now.replicas in (None, before.replicas):
+        return None
+    return "up" if (now.replicas or 0) > before.replicas else "down"
+
+
+def _state(key: Key, one: _Scaled, signal: Signal, now: float) -> ScalingState:
+    ready = len(_ready(one.facts))
+    pods = {"ready": ready, "loading": len(one.facts.pods) - ready, "silent": one.silent}
+    seconds = expected_cold_start(one.cold_starts, one.facts.planned_seconds)
+    age = now - one.decided_at
+    return ScalingState(key, one.facts.replicas, pods, signal, seconds, age)
 
 
 def _capacity(facts: ScalingFacts, samples: Collection[PodSample]) -> Capacity:
@@ -155,9 +231,15 @@ def _url(pod: PodFacts) -> str:
     return f"http://{host}:{names.ENGINE_PORT}/stats"
 
 
-def _view(signal: Signal) -> ScalingView:
+def _view(one: _Scaled, signal: Signal) -> ScalingView:
     ratio = None if signal.free_ratio is None else round(signal.free_ratio, 2)
-    return ScalingView(signal.replicas, signal.reason, ratio)
+    idle = one.activity.idle_seconds(one.decided_at) if one.activity is not None else 0.0
+    is_idle = one.facts.replicas > 0 and idle >= one.facts.idle_seconds
+    return ScalingView(signal.replicas, signal.reason, ratio, is_idle=is_idle)
+
+
+def _wish(view: ScalingView) -> tuple[int | None, str, bool]:
+    return view.replicas, view.reason, view.is_idle
 
 
 def _figure(key: Key, one: _Scaled, signal: Signal) -> Figure:

@@ -14,7 +14,7 @@ from qwen_operator.autoscaling.tuning import Tuning
 from qwen_operator.decision import recorded
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.pods import PodFacts
-from qwen_operator.spec_autoscaling import parse_autoscaling
+from qwen_operator.spec_autoscaling import DEFAULT_IDLE_SECONDS, parse_autoscaling
 from qwen_operator.spec_fields import parse_object
 
 Json = Mapping[str, Any]
@@ -31,6 +31,8 @@ class ScalingFacts:
         counted: pods there are, as an HPA reads it from /scale.
         planned_seconds: a start, before one was measured.
         cold_starts: as remembered in status, newest last.
+        idle_seconds: without a request, after which nothing need run.
+        waiting: requests are held for a pod to come.
     """
 
     pods: tuple[PodFacts, ...]
@@ -40,10 +42,12 @@ class ScalingFacts:
     planned_seconds: float
     cold_starts: tuple[float, ...]
     tuning: Tuning
+    idle_seconds: float = DEFAULT_IDLE_SECONDS
+    waiting: bool = False
 
 
 def read_facts(
-    resource: Json, deployment: Json | None, pods: Sequence[PodFacts]
+    resource: Json, deployment: Json | None, pods: Sequence[PodFacts], *, waiting: bool = False
 ) -> ScalingFacts | None:
     """Return the facts; None where nothing is scaled: off, or no plan is in force."""
     decision = recorded(deployment)
@@ -64,6 +68,8 @@ def read_facts(
         planned_seconds=_START_SECONDS + decision.plan["loadBytes"] / _LOAD_BYTES_PER_SECOND,
         cold_starts=tuple(float(seconds) for seconds in known),
         tuning=spec.tuning,
+        idle_seconds=spec.idle_seconds,
+        waiting=waiting,
     )
 
 

@@ -26,6 +26,7 @@ _SCALE_UP = {
         {"type": "Pods", "value": 4, "periodSeconds": 15},
     ],
 }
+_NO_ZERO = "never 0, for no activator holds requests meanwhile (chart: activator.enabled)"
 _LONGEST_WINDOW = 120  # seconds; a longer one is the decision's look-back
 _SCALE_DOWN = {
     "stabilizationWindowSeconds": _LONGEST_WINDOW,
@@ -46,6 +47,8 @@ class ScalingView:
         free_ratio: of all blocks, to two places; None if nothing is known.
         cold_starts: seconds from scheduled to ready, newest last.
         problem: why the figure does not reach the HPA; None if it does.
+        is_activated: something holds requests while there is no pod.
+        is_idle: nothing was asked of any pod for as long as lets all of them go.
     """
 
     replicas: int | None = None
@@ -53,6 +56,8 @@ class ScalingView:
     free_ratio: float | None = None
     cold_starts: tuple[float, ...] = ()
     problem: Problem | None = None
+    is_idle: bool = False
+    is_activated: bool = True
 
 
 def kept_condition(old: Sequence[Json]) -> Condition:
@@ -70,18 +75,24 @@ def autoscaler_body(name: str, spec: AutoscalingSpec) -> dict[str, Any]:
         "name": names.REPLICAS_METRIC,
         "selector": {"matchLabels": names.selector(name)},
     }
-    down = {**_SCALE_DOWN, **spec.behavior.get("scaleDown", {})}
-    window = min(_LONGEST_WINDOW, down["stabilizationWindowSeconds"])
     target = {"type": "AverageValue", "averageValue": "1"}
     return {
         "scaleTargetRef": {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": name},
-        "minReplicas": spec.min_replicas,
+        # the last replica is the operator's: 0 needs a feature gate in an HPA
+        "minReplicas": max(1, spec.min_replicas),
         "maxReplicas": spec.max_replicas,
         "metrics": [{"type": "External", "external": {"metric": metric, "target": target}}],
-        "behavior": {
-            "scaleUp": {**_SCALE_UP, **spec.behavior.get("scaleUp", {})},
-            "scaleDown": {**down, "stabilizationWindowSeconds": window},
-        },
+        "behavior": hpa_behavior(spec),
+    }
+
+
+def hpa_behavior(spec: AutoscalingSpec) -> dict[str, Any]:
+    """Return how fast an HPA may move, ours or the one that KEDA makes."""
+    down = {**_SCALE_DOWN, **spec.behavior.get("scaleDown", {})}
+    window = min(_LONGEST_WINDOW, down["stabilizationWindowSeconds"])
+    return {
+        "scaleUp": {**_SCALE_UP, **spec.behavior.get("scaleUp", {})},
+        "scaleDown": {**down, "stabilizationWindowSeconds": window},
     }
 
 
@@ -102,10 +113,7 @@ def scaling_condition(view: ScalingView, spec: AutoscalingSpec, replicas: int) -
     if view.problem is not None:
         return Condition(CONDITION, False, view.problem.reason, view.problem.message)
     if replicas == 0:
-        message = (
-            "spec.replicas is 0, which no HorizontalPodAutoscaler changes: set it to 1 to start"
-        )
-        return Condition(CONDITION, False, "ScaledToZero", message)
+        return _at_zero(view, spec)
     if view.replicas is None:
         message = f"no ready pod has told its blocks yet: the replicas stay at {replicas}"
         return Condition(CONDITION, None, "NothingKnown", message)
@@ -115,5 +123,21 @@ def scaling_condition(view: ScalingView, spec: AutoscalingSpec, replicas: int) -
             f"than {spec.max_replicas}"
         )
         return Condition(CONDITION, True, "AtMaximum", message)
+    if spec.min_replicas == 0 and not view.is_activated:
+        message = f"1 to {spec.max_replicas} replicas as the KV blocks in use demand; {_NO_ZERO}"
+        return Condition(CONDITION, True, "NoActivator", message)
     limits = f"{spec.min_replicas} to {spec.max_replicas} replicas"
     return Condition(CONDITION, True, "Following", f"{limits} as the KV blocks in use demand")
+
+
+def _at_zero(view: ScalingView, spec: AutoscalingSpec) -> Condition:
+    if spec.min_replicas > 0:
+        message = (
+            "spec.replicas is 0, which no HorizontalPodAutoscaler changes: set it to 1 to start"
+        )
+        return Condition(CONDITION, False, "ScaledToZero", message)
+    if not view.is_activated:
+        message = f"spec.replicas is 0: set it to 1 to start; {_NO_ZERO}"
+        return Condition(CONDITION, False, "NoActivator", message)
+    message = "nothing was asked for a while, so nothing runs: the next request starts a pod"
+    return Condition(CONDITION, True, "ScaledToZero", message)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from qwen_operator import __version__
 from qwen_operator.errors import SettingsError
 from qwen_operator.metrics_api.registration import Place
+from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults, parse_pod_defaults
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
 
 DEFAULT_ENGINE_IMAGE = f"qwen-engine:{__version__}"
@@ -32,6 +33,11 @@ class Settings:
         autoscaling_seconds: how often those that are scaled are asked, and decided on.
         metrics_place: how the API server reaches the metrics API; None to serve none.
         metrics_port: where it listens.
+        pod_defaults: what every engine's pod gets besides its plan.
+        installs_crd: whether the CRD is made this version's at start.
+        figures_url: how KEDA reaches the figures; None to serve none.
+        figures_port: where they are served.
+        has_activator: an activator was installed, so that nothing is lost at zero replicas.
     """
 
     engine_image: str
@@ -44,6 +50,11 @@ class Settings:
     autoscaling_seconds: float = 5.0
     metrics_place: Place | None = None
     metrics_port: int = 6443
+    pod_defaults: PodDefaults = NO_DEFAULTS
+    installs_crd: bool = False
+    figures_url: str | None = None
+    figures_port: int = 8081
+    has_activator: bool = False
 
 
 def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -66,6 +77,13 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         ),
         metrics_place=_place(args.metrics_service, args.metrics_owner),
         metrics_port=_port("--metrics-port / QWEN_METRICS_PORT", args.metrics_port),
+        pod_defaults=parse_pod_defaults(
+            "--engine-defaults / QWEN_ENGINE_DEFAULTS", args.engine_defaults
+        ),
+        installs_crd=_switch("--install-crd / QWEN_INSTALL_CRD", args.install_crd),
+        figures_url=_url(args.figures_service),
+        figures_port=_port("--figures-port / QWEN_FIGURES_PORT", args.figures_port),
+        has_activator=args.activator,
     )
 
 
@@ -84,6 +102,13 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
 
     add("--engine-image", "QWEN_ENGINE_IMAGE", DEFAULT_ENGINE_IMAGE, "image of the engine's pods")
     add("--vllm-image", "QWEN_VLLM_IMAGE", DEFAULT_VLLM_IMAGE, "image of pods with runtime VLLM")
+    add(
+        "--engine-defaults",
+        "QWEN_ENGINE_DEFAULTS",
+        "",
+        'JSON {"env": {NAME: VALUE}, "imagePullSecrets": [NAME]} for every engine\'s pod',
+    )
+    add("--install-crd", "QWEN_INSTALL_CRD", "false", "true: apply the CRD at start")
     add("--health-port", "QWEN_HEALTH_PORT", "8080", "port of /healthz")
     add("--log-level", "QWEN_LOG_LEVEL", "info", " | ".join(_LOG_LEVELS))
     add("--resync-seconds", "QWEN_RESYNC_SECONDS", "120", "seconds between looks at everything")
@@ -106,6 +131,19 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "QWEN_METRICS_OWNER",
         "",
         "ClusterRole whose deletion deletes the APIService; empty: none",
+    )
+    add(
+        "--figures-service",
+        "QWEN_FIGURES_SERVICE",
+        "",
+        "NAMESPACE/NAME[:PORT] of the Service where KEDA asks for figures; empty: serve none",
+    )
+    add("--figures-port", "QWEN_FIGURES_PORT", "8081", "port that the figures are served on")
+    parser.add_argument(
+        "--activator",
+        action="store_true",
+        default=env.get("QWEN_ACTIVATOR") == "true",
+        help="an activator is installed: spec.autoscaling.minReplicas may be 0 [QWEN_ACTIVATOR]",
     )
     parser.add_argument(
         "--namespace", action="append", default=[env.get("QWEN_NAMESPACES", "")],
@@ -133,20 +171,34 @@ def _port(name: str, text: str) -> int:
 def _place(service: str, owner: str) -> Place | None:
     if not service:
         return None
-    found = _SERVICE.fullmatch(service)
+    namespace, name, port = _service("--metrics-service / QWEN_METRICS_SERVICE", service, "443")
+    return Place(namespace, name, port, owner)
+
+
+def _url(service: str) -> str | None:
+    if not service:
+        return None
+    namespace, name, port = _service("--figures-service / QWEN_FIGURES_SERVICE", service, "80")
+    return f"http://{name}.{namespace}.svc:{port}"
+
+
+def _service(name: str, text: str, default_port: str) -> tuple[str, str, int]:
+    found = _SERVICE.fullmatch(text)
     if found is None:
-        raise SettingsError(
-            f"--metrics-service / QWEN_METRICS_SERVICE={service!r}: give NAMESPACE/NAME or "
-            "NAMESPACE/NAME:PORT of a Service"
-        )
-    port = _port("--metrics-service / QWEN_METRICS_SERVICE", found["port"] or "443")
-    return Place(found["namespace"], found["name"], port, owner)
+        raise SettingsError(f"{name}={text!r}: give NAMESPACE/NAME or NAMESPACE/NAME:PORT")
+    return found["namespace"], found["name"], _port(name, found["port"] or default_port)
 
 
 def _one_of(name: str, text: str) -> str:
     if text.lower() not in _LOG_LEVELS:
         raise SettingsError(f"{name}={text!r}: use one of {', '.join(_LOG_LEVELS)}")
     return text.lower()
+
+
+def _switch(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise SettingsError(f"{name}={text!r}: use true or false")
+    return text.lower() == "true"
 
 
 def _word(name: str, text: str) -> str:

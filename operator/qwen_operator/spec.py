@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from qwen_operator.errors import InvalidSpecError
+from qwen_operator.grace import SHORTEST_SECONDS
 from qwen_operator.spec_autoscaling import AutoscalingSpec, parse_autoscaling
 from qwen_operator.spec_fields import parse_integer, parse_object, prune
 
 Json = Mapping[str, Any]
 _NOT_OF_PODS = ("service", "replicas", "autoscaling")
+_GRACE = "terminationGracePeriodSeconds"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -98,11 +100,20 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """spec.service.inferencePool, where it is enabled; a picker of None goes by the name."""
+
+    picker: str | None = None
+    port: int = 9002
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSpec:
     """spec.service."""
 
     type: str = "ClusterIP"
     port: int = 8000
+    pool: PoolSpec | None = PoolSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,12 @@ class QwenDeploymentSpec:
     replicas: int = 1
     autoscaling: AutoscalingSpec | None = None
     template: Json = field(default_factory=dict)
+
+    @property
+    def grace_seconds(self) -> int | None:
+        """Seconds that a pod may take to end; None means planned."""
+        found: int | None = self.template.get(_GRACE)
+        return found
 
     def meaning(self) -> dict[str, Any]:
         """Return what decides how pods look, without what is unset.
@@ -135,7 +152,8 @@ def parse_spec(spec: Json) -> QwenDeploymentSpec:
     Raises:
         InvalidSpecError: a field is missing or cannot be meant.
     """
-    engine = parse_object(spec, "engine")
+    engine, template = parse_object(spec, "engine"), parse_object(spec, "template")
+    parse_integer(template, f"template.{_GRACE}", least=SHORTEST_SECONDS)
     parsed = QwenDeploymentSpec(
         model=_parse_model(parse_object(spec, "model")),
         gpu=_parse_gpu(parse_object(spec, "gpu")),
@@ -144,7 +162,7 @@ def parse_spec(spec: Json) -> QwenDeploymentSpec:
         max_model_len=parse_integer(parse_object(spec, "context"), "context.maxModelLen", least=1),
         replicas=parse_integer(spec, "replicas", least=0, default=1) or 0,
         autoscaling=parse_autoscaling(parse_object(spec, "autoscaling")),
-        template=dict(parse_object(spec, "template")),
+        template=dict(template),
     )
     _check_blocks(parsed)
     _check_gpus(parsed)
@@ -258,4 +276,13 @@ def _check_gpus(spec: QwenDeploymentSpec) -> None:
 def _parse_service(service: Json) -> ServiceSpec:
     default = ServiceSpec()
     port = parse_integer(service, "service.port", least=1, default=default.port)
-    return ServiceSpec(service.get("type", default.type), port or default.port)
+    pool = _parse_pool(parse_object(service, "service.inferencePool"))
+    return ServiceSpec(service.get("type", default.type), port or default.port, pool)
+
+
+def _parse_pool(pool: Json) -> PoolSpec | None:
+    if pool.get("enabled", True) is False:
+        return None
+    default = PoolSpec()
+    port = parse_integer(pool, "service.inferencePool.pickerPort", least=1, default=default.port)
+    return PoolSpec(pool.get("pickerName"), port or default.port)

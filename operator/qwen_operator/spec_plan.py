@@ -31,6 +31,7 @@ from qwen_engine.planning import (
 from qwen_engine.planning.quantities import MIB
 from qwen_operator.devices import Candidate, find_candidates
 from qwen_operator.errors import InvalidSpecError, NoGpuFitsError
+from qwen_operator.grace import plan_grace
 from qwen_operator.node_facts import NodeFacts
 from qwen_operator.runtime import check_runtime, with_release
 from qwen_operator.spec import QwenDeploymentSpec
@@ -90,14 +91,14 @@ def plan_spec(spec: QwenDeploymentSpec, nodes: Sequence[NodeFacts]) -> Planned:
     if spec.gpu.count == 0:
         memory, source = _cpu_memory(spec, model, demands)
         made = make_plan(model, cpu_device(memory, source=source), demands)
-        return Planned(_to_json(made), {}, memory)
+        return Planned(_to_json(made, spec), {}, memory)
     selector = spec.template.get("nodeSelector") or {}
     candidates = find_candidates(spec.gpu, nodes, selector)
     attempts = [_attempt(spec, model, demands, candidate) for candidate in candidates]
     chosen = _choose(attempts, min(_GOOD_CONTEXT, demands.max_model_len or _GOOD_CONTEXT))
     assert isinstance(chosen.outcome, Plan), "only what fits is chosen"
     warnings = warn(spec, model, gpus=chosen.candidate.gpus)
-    plan = _to_json(chosen.outcome, (*chosen.candidate.warnings, *warnings))
+    plan = _to_json(chosen.outcome, spec, (*chosen.candidate.warnings, *warnings))
     notes = [_several(attempts, chosen)] if len(attempts) > 1 else []
     size = chosen.outcome.tensor_parallel_size
     if size < spec.gpu.count and demands.tensor_parallel_size is None:
@@ -178,9 +179,17 @@ def _mib(attempt: _Attempt) -> int:
     return attempt.candidate.device.memory_bytes // MIB
 
 
-def _to_json(made: Plan, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
+def _to_json(
+    made: Plan, spec: QwenDeploymentSpec, warnings: tuple[str, ...] = ()
+) -> dict[str, Any]:
     found = plan_to_dict(made)
     found["warnings"] = [*found["warnings"], *warnings]
+    grace = plan_grace(made, spec.grace_seconds)
+    found["grace"] = {
+        "seconds": grace.seconds,
+        "drainSeconds": grace.drain_seconds,
+        "how": grace.how,
+    }
     return {key: value for key, value in found.items() if value != []}
 
 

@@ -48,7 +48,7 @@ def vllm_server(engine: Engine, model: Path) -> ServerCommand:
 
 def measure_server(command: ServerCommand) -> dict[str, float]:
     """Return the figures of one server's life."""
-    with _running(command) as (port, process, seconds_to_ready):
+    with running_server(command) as (port, process, seconds_to_ready):
         figures = {"start to ready, s": seconds_to_ready}
         for clients in CLIENTS:
             figures[f"HTTP, {clients} clients, tok/s"] = _throughput(port, clients)
@@ -57,7 +57,10 @@ def measure_server(command: ServerCommand) -> dict[str, float]:
 
 
 @contextmanager
-def _running(command: ServerCommand) -> Iterator[tuple[int, subprocess.Popen[bytes], float]]:
+def running_server(
+    command: ServerCommand,
+) -> Iterator[tuple[int, subprocess.Popen[bytes], float]]:
+    """Yield a server's port, process and seconds until it was ready; it ends with the context."""
     port = _free_port()
     environment = {
         **os.environ, "OMP_NUM_THREADS": str(NUM_CORES), "HF_HUB_OFFLINE": "1",
@@ -96,7 +99,7 @@ def _wait_until_ready(port: int, path: str, process: subprocess.Popen[bytes]) ->
             pass
         finally:
             connection.close()
-        time.sleep(0.02)
+        time.sleep(0.05)  # each question takes the interpreter that is to become ready
     raise TimeoutError(f"not ready within {SECONDS_TO_READY} s")
 
 

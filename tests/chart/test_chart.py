@@ -11,8 +11,10 @@ import jsonschema
 import pytest
 import yaml
 
+from qwen_operator.pod_defaults import PodDefaults, parse_pod_defaults
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
 from tests.cluster import tools
+from tests.setup import chart_values
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "qwen-operator"
@@ -46,16 +48,21 @@ def test_every_variant_lints_and_renders(values: Path) -> None:
     result = helm("lint", "--strict", str(CHART), "-f", str(values))
     assert result.returncode == 0, result.stdout
     kinds = [document["kind"] for document in render("-f", str(values))]
-    assert kinds.count("Deployment") == kinds.count("CustomResourceDefinition") == 1
+    assert kinds.count("CustomResourceDefinition") == 1
+    assert kinds.count("Deployment") == (2 if "to-zero" in values.stem else 1)
 
 
 @pytest.mark.parametrize("values", VARIANTS, ids=lambda path: path.stem)
 def test_the_operator_is_locked_down_in_every_variant(values: Path) -> None:
-    deployment = one(render("-f", str(values)), "Deployment")
-    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (
-        1,
-        {"type": "Recreate"},
-    )
+    for deployment in (d for d in render("-f", str(values)) if d["kind"] == "Deployment"):
+        check_locked_down(deployment)
+
+
+def check_locked_down(deployment: dict[str, Any]) -> None:
+    # two operators would do the same work twice; a younger activator takes over from the older
+    strategy = "RollingUpdate" if "activator" in deployment["metadata"]["name"] else "Recreate"
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["strategy"]["type"] == strategy
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -72,8 +79,11 @@ def test_the_values_are_all_described_by_the_schema_and_no_others() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(values, schema)
     assert set(schema["properties"]) - {"global"} == set(values)
-    for name in ("image", "engineImage", "serviceAccount", "rbac", "resources", "metricsApi"):
-        assert set(schema["properties"][name]["properties"]) == set(values[name]), name
+    for name, value in values.items():
+        described = schema["properties"][name]
+        described = schema["$defs"].get(described.get("$ref", "").rpartition("/")[2], described)
+        if "properties" in described:
+            assert set(described["properties"]) == set(value), name
 
 
 @pytest.mark.parametrize(
@@ -86,11 +96,19 @@ def test_the_values_are_all_described_by_the_schema_and_no_others() -> None:
         ("scrapeSeconds=0", "scrapeSeconds"),
         ("scrapeSeconds=often", "scrapeSeconds"),
         ("metricsApi.port=443", "port"),
+        ("figures.port=80", "port"),
+        ("activator.replicas=2", "activator"),
         ("watchNamespaces={Team_A}", "watchNamespaces"),
         ("watchNamespaces=team-a", "watchNamespaces"),
         ("engineImage.repository=", "engineImage"),
         ("resources.limits.memory=lots", "resources"),
         ("rbac.create=perhaps", "rbac"),
+        ("image.digest=sha256:abc", "digest"),
+        ("imageRegistry=https://mirror", "imageRegistry"),
+        ("proxy.httpProxy=proxy:3128", "httpProxy"),
+        ("engineDefaults.env.A=1", "env"),
+        ("engineDefaults.imagePullSecrets={registry}", "imagePullSecrets"),
+        ("crds.install=sometimes", "crds"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_name(setting: str, words: str) -> None:
@@ -113,19 +131,102 @@ def test_the_images_are_the_charts_version_unless_told_otherwise() -> None:
     assert {"name": "QWEN_ENGINE_IMAGE", "value": "localhost/qwen-engine:dev"} in container["env"]
 
 
+def _env(documents: list[dict[str, Any]]) -> dict[str, str]:
+    container = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    return {item["name"]: item["value"] for item in container["env"]}
+
+
+def test_the_readme_tells_the_values_as_they_are() -> None:
+    assert (CHART / "README.md").read_text("utf-8") == chart_values.render(), "run `make chart`"
+
+
+def test_a_value_without_a_comment_or_on_several_lines_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a\.b has no comment"):
+        chart_values.parse_values("a:\n  # -- Told.\n  c: 1\n  b: 2\n")
+    with pytest.raises(ValueError, match="on one line"):
+        chart_values.parse_values("# -- Told.\na:\n  - 1\n")
+
+
+def test_another_registry_takes_the_place_of_every_images_own() -> None:
+    values = (
+        "imageRegistry=mirror.local:5000/all,image.repository=ghcr.io/x/qwen-operator,"
+        f"image.digest=sha256:{'0' * 64},engineImage.repository=localhost/qwen-engine"
+    )
+    documents = render("--set", values)
+    container = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["appVersion"]
+    place = "mirror.local:5000/all"
+    assert container["image"] == f"{place}/x/qwen-operator:{version}@sha256:{'0' * 64}"
+    env = _env(documents)
+    assert env["QWEN_ENGINE_IMAGE"] == f"{place}/qwen-engine:{version}"
+    assert env["QWEN_VLLM_IMAGE"] == f"{place}/{DEFAULT_VLLM_IMAGE}"
+
+
+def test_a_proxy_reaches_operator_and_engines_and_spares_the_cluster() -> None:
+    documents = render(
+        *("--set", "proxy.httpsProxy=http://proxy:3128,proxy.noProxy=example.org"),
+        *("--set", "engineDefaults.imagePullSecrets[0].name=registry"),
+        *("--set-string", "engineDefaults.env.HF_ENDPOINT=https://hub.local"),
+    )
+    env = _env(documents)
+    direct = "example.org,localhost,127.0.0.1,.svc,.cluster.local"
+    assert env["HTTPS_PROXY"] == "http://proxy:3128"
+    assert env["NO_PROXY"] == f"$(KUBERNETES_SERVICE_HOST),{direct}"
+    defaults = parse_pod_defaults("", env["QWEN_ENGINE_DEFAULTS"])
+    assert defaults.env == {
+        "HF_ENDPOINT": "https://hub.local",
+        "HTTPS_PROXY": "http://proxy:3128",
+        "NO_PROXY": direct,
+    }
+    assert defaults.pull_secrets == ("registry",)
+    plain = _env(render())
+    assert parse_pod_defaults("", plain["QWEN_ENGINE_DEFAULTS"]) == PodDefaults()
+    assert "NO_PROXY" not in plain
+
+
+def test_nobody_connects_to_the_operator_but_who_must() -> None:
+    documents = render()
+    policy = one(documents, "NetworkPolicy")["spec"]
+    pod = one(documents, "Deployment")["spec"]["template"]
+    selected = policy["podSelector"]["matchLabels"]
+    assert selected.items() <= pod["metadata"]["labels"].items()
+    open_ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert open_ports <= {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    closed = one(render("--set", "metricsApi.enabled=false"), "NetworkPolicy")["spec"]
+    assert "metrics-api" not in str(closed["ingress"])
+    off = render("--set", "networkPolicy.enabled=false")
+    assert not [d for d in off if d["kind"] == "NetworkPolicy"]
+
+
+def test_a_disruption_budget_never_holds_up_a_drain() -> None:
+    budget = one(render("--set", "podDisruptionBudget.enabled=true"), "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert not [d for d in render() if d["kind"] == "PodDisruptionBudget"]
+
+
+def test_the_crd_is_the_operators_to_apply_unless_it_is_told_not_to() -> None:
+    documents = render()
+    rule = one(documents, "ClusterRole", "-crd")["rules"][0]
+    assert rule["resourceNames"] == ["qwendeployments.qwenoperator.io"]
+    assert _env(documents)["QWEN_INSTALL_CRD"] == "true"
+    off = render("--set", "crds.install=false")
+    assert _env(off)["QWEN_INSTALL_CRD"] == "false"
+    assert not [d for d in off if d["metadata"]["name"].endswith("-crd")]
+
+
 def test_named_namespaces_narrow_the_rights_to_them() -> None:
     documents = render("--set", "watchNamespaces={team-a,team-b}")
-    bindings = [
-        d
-        for d in documents
-        if d["kind"] == "RoleBinding" and d["metadata"]["namespace"] != "kube-system"
+    own = [d for d in documents if d["metadata"].get("namespace", "").startswith("team-")]
+    kinds = [(d["kind"], d["metadata"]["namespace"]) for d in own]
+    assert sorted(kinds) == [
+        (kind, place) for kind in ("Role", "RoleBinding") for place in ("team-a", "team-b")
     ]
-    assert [b["metadata"]["namespace"] for b in bindings] == ["team-a", "team-b"]
+    everywhere = one(render(), "ClusterRole", "place-op-qwen-operator")["rules"]
+    assert all(role["rules"] == everywhere for role in own if role["kind"] == "Role")
     wide = [d for d in documents if d["kind"] == "ClusterRoleBinding"]
-    names = [b["metadata"]["name"] for b in wide]
-    assert names == ["place-op-qwen-operator-metrics", "place-op-qwen-operator-nodes"]
-    env = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert {"name": "QWEN_NAMESPACES", "value": "team-a,team-b"} in env
+    suffixes = [b["metadata"]["name"].removeprefix("place-op-qwen-operator-") for b in wide]
+    assert suffixes == ["metrics", "nodes", "crd"]
+    assert _env(documents)["QWEN_NAMESPACES"] == "team-a,team-b"
 
 
 def test_the_rights_are_the_least_that_do() -> None:
@@ -143,7 +244,12 @@ def test_the_rights_are_the_least_that_do() -> None:
         "apps/deployments": {"get", "list", "watch", "create", "patch"},
         "/services": {"get", "list", "watch", "create", "patch"},
         "/serviceaccounts": {"get", "list", "watch", "create", "patch"},
-        "/pods": {"list", "watch"},
+        "keda.sh/scaledobjects": {"get", "create", "patch", "delete"},
+        "inference.networking.k8s.io/inferencepools": {"get", "create", "patch", "delete"},
+        "qwenoperator.io/qwendeployments/scale": {"patch"},
+        "external.metrics.k8s.io/qwen_replicas_needed": {"list"},
+        "discovery.k8s.io/endpointslices": {"get", "list", "watch"},
+        "/pods": {"list", "watch", "patch"},
         "/events": {"get", "create", "patch"},
         "autoscaling/horizontalpodautoscalers": {
             "get", "list", "watch", "create", "patch", "delete",
@@ -155,23 +261,67 @@ def test_the_metrics_api_may_register_itself_and_nothing_else_and_can_be_left_ou
     documents = render()
     name = "place-op-qwen-operator-metrics"
     rules = one(documents, "ClusterRole", name)["rules"]
-    named = {rule["resources"][0]: rule["resourceNames"] for rule in rules[1:]}
+    named = {rule["resources"][0]: rule["resourceNames"] for rule in rules}
     assert named == {"apiservices": ["v1beta1.external.metrics.k8s.io"], "clusterroles": [name]}
-    assert rules[0]["verbs"] == ["create"]
     binding = one(documents, "RoleBinding", name)
     assert binding["metadata"]["namespace"] == "kube-system"
     assert binding["roleRef"]["name"] == "extension-apiserver-authentication-reader"
     container = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    env = {item["name"]: item["value"] for item in container["env"]}
+    env = _env(documents)
     assert env["QWEN_METRICS_SERVICE"] == "place/op-qwen-operator-metrics"
     assert env["QWEN_METRICS_OWNER"] == name
-    service = one(documents, "Service")
+    service = one(documents, "Service", "-metrics")
     assert service["metadata"]["name"] == "op-qwen-operator-metrics"
     assert service["spec"]["ports"][0]["targetPort"] in {p["name"] for p in container["ports"]}
 
     off = render("--set", "metricsApi.enabled=false")
-    assert {d["kind"] for d in off}.isdisjoint({"Service", "RoleBinding"})
+    assert "op-qwen-operator-metrics" not in {d["metadata"]["name"] for d in off}
+    assert "RoleBinding" not in {d["kind"] for d in off}
     assert "QWEN_METRICS" not in str(off)
+
+
+def test_keda_finds_the_figures_where_the_operator_serves_them() -> None:
+    documents = render()
+    service = one(documents, "Service", "-figures")
+    deployment = one(documents, "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    env = {item["name"]: item["value"] for item in container["env"]}
+    assert env["QWEN_FIGURES_SERVICE"] == f"place/{service['metadata']['name']}"
+    [port] = service["spec"]["ports"]
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert str(ports[port["targetPort"]]) == env["QWEN_FIGURES_PORT"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    off = render("--set", "figures.enabled=false")
+    assert "FIGURES" not in str(off)
+    assert "op-qwen-operator-figures" not in str(off)
+
+
+def test_the_activator_is_switched_has_its_own_rights_and_is_no_endpoint_of_the_operator() -> None:
+    documents = render("--set", "activator.enabled=true")
+    activator, operator = (one(documents, "Deployment", s) for s in ("-activator", "-operator"))
+    containers = [d["spec"]["template"]["spec"]["containers"][0] for d in (activator, operator)]
+    assert containers[0]["image"] == containers[1]["image"]
+    assert containers[0]["args"] == ["activator"]
+    assert {"name": "QWEN_ACTIVATOR", "value": "true"} in containers[1]["env"]
+    labels = activator["spec"]["template"]["metadata"]["labels"]
+    assert activator["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert not operator["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    for service in (d for d in documents if d["kind"] == "Service"):
+        assert not service["spec"]["selector"].items() <= labels.items()
+    rules = one(documents, "ClusterRole", "-activator")["rules"]
+    assert [(r["resources"], r["verbs"]) for r in rules] == [
+        (["qwendeployments"], ["get", "list", "watch"]),
+        (["endpointslices"], ["list", "watch", "create", "patch", "delete"]),
+    ]
+    one(documents, "ClusterRoleBinding", "-activator")
+    narrow = render("-f", str(CHART / "ci" / "to-zero-values.yaml"))
+    bindings = [d["metadata"] for d in narrow if d["kind"] == "RoleBinding"]
+    bound = [b["namespace"] for b in bindings if b["name"].endswith("-activator")]
+    assert bound == ["team-a", "team-b"]
+    assert {"name": "QWEN_ACTIVATOR", "value": "false"} in one(render(), "Deployment")["spec"][
+        "template"
+    ]["spec"]["containers"][0]["env"]
 
 
 @pytest.mark.parametrize("name", ["r" * 53, "my-qwen-operator", "a"])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster.api_client import ApiClient
+from tests.cluster.audit import write_policy
 from tests.cluster.control_plane import (
     ControlPlaneSettings,
     apiserver_command,
@@ -65,6 +66,7 @@ class Components:
 def start_control_plane(settings: ControlPlaneSettings, components: Components) -> None:
     """Return when the API server is ready and controllers work. Raises ClusterError."""
     token = write_credentials(settings.run)
+    write_policy(settings.run)
     components.start("etcd", etcd_command(settings))
     components.start("kube-apiserver", apiserver_command(settings))
     authority = settings.run.certificates / "apiserver.crt"

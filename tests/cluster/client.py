@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.cluster import tools
 from tests.cluster.paths import RunDirectory
+from tests.cluster.polling import until
 from tests.cluster.subnets import ALL_CLUSTERS
 
 Manifest = Mapping[str, Any]
@@ -63,10 +64,14 @@ class Cluster:
     def wait_established(self, crd: str) -> None:
         """Wait until objects of the definition can be made.
 
-        --for=condition= fails at once where the API server has not written any condition yet.
+        `kubectl wait` fails at once where the API server has not written any condition yet.
         """
-        path = '{.status.conditions[?(@.type=="Established")].status}'
-        self.kubectl("wait", f"--for=jsonpath={path}=True", f"crd/{crd}")
+
+        def is_established() -> bool:
+            conditions = self.get("crd", crd).get("status", {}).get("conditions") or []
+            return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+        until(is_established, what=f"{crd} established", within_seconds=60)
 
     def get(self, *args: str) -> dict[str, Any]:
         """Return what `kubectl get ARGS` finds, as parsed JSON. Raises CommandError."""

@@ -69,6 +69,10 @@ def apiserver_command(settings: ControlPlaneSettings) -> list[str]:
         f"--service-account-key-file={run.path}/sa.key",
         f"--service-account-signing-key-file={run.path}/sa.key",
         *_aggregation_flags(run.path / "front-proxy"),
+        f"--audit-policy-file={run.audit_policy}",
+        f"--audit-log-path={run.audit_log}",
+        # some clusters run it (OpenShift): who sets a blocking owner reference needs a right more
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
         "--kubelet-preferred-address-types=InternalIP",
         "--allow-privileged=true",
         "--profiling=false",

@@ -1,7 +1,8 @@
-"""A front proxy's authority and client certificate, as an API server has them."""
+"""Certificates for tests: a front proxy's, as an API server has them, and servers'."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,29 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+
+def sign_server(
+    key: ec.EllipticCurvePublicKey, names: Sequence[str], now: datetime
+) -> tuple[bytes, bytes]:
+    """Return an authority and a certificate for a server that is also a client, by these names."""
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    issuer = _name(f"{names[0]} authority")
+    authority = _sign(issuer, issuer, authority_key, authority_key, is_authority=True)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(_name(names[0]))
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=30))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(n) for n in names]), False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return authority.public_bytes(Encoding.PEM), certificate.public_bytes(Encoding.PEM)
 
 
 def make_client(folder: Path, common_name: str) -> tuple[str, Path]:

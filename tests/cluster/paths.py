@@ -60,6 +60,16 @@ class RunDirectory:
         return self.path / "logs"
 
     @property
+    def audit_policy(self) -> Path:
+        """What of the requests is recorded: audit.py."""
+        return self.path / "audit-policy.json"
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON object per request of a service account."""
+        return self.logs / "audit.log"
+
+    @property
     def certificates(self) -> Path:
         """The API server's own certificate and key."""
         return self.path / "certs"

@@ -1,12 +1,13 @@
 """Builds the cluster's programs from Go modules pinned in gotools/, once per pin.
 
-`python -m tests.cluster.tools [kubernetes etcd helm kwok]` builds them ahead of time. A finished
-build lies in <cache>/bin/<name>-<hash of its files and flags>/ and is never touched again.
+`python -m tests.cluster.tools [kubernetes etcd helm kwok keda epp]` builds them ahead of time. What
+is built lies in <cache>/bin/<name>-<hash of its files and flags>/ and is never touched again.
 """
 
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ class ToolSet:
     takes: str  # how long a first build takes on two cores, for people who wait
     variables: Mapping[str, str] = field(default_factory=dict)  # -X: what the linker sets
     renames: Mapping[str, str] = field(default_factory=dict)  # program as Go names it -> ours
+    # module -> its folder of manifests, which is kept as `manifests` beside the programs
+    manifests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def module(self) -> Path:
@@ -48,6 +51,7 @@ class ToolSet:
         """Where the finished programs lie."""
         content = [file.read_bytes() for file in sorted(self.module.iterdir())]
         content.append(repr((self.flags, self.renames)).encode())
+        content += [repr(self.manifests).encode()] if self.manifests else []
         key = hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
         return cache_dir() / "bin" / f"{self.name}-{key}"
 
@@ -69,7 +73,17 @@ TOOL_SETS = {
         ),
         ToolSet("helm", "2 min"),
         ToolSet("kwok", "1-2 min"),
+        # the Gateway API's endpoint picker, and `pick`, which asks it as a gateway would
+        ToolSet(
+            "epp", "2-4 min", manifests={"sigs.k8s.io/gateway-api-inference-extension": "config"}
+        ),
         ToolSet("pause", "seconds"),
+        ToolSet(
+            "keda",
+            "8 min",
+            renames={"operator": "keda-operator", "adapter": "keda-adapter"},
+            manifests={"github.com/kedacore/keda/v2": "config"},
+        ),
     )
 }
 
@@ -96,6 +110,8 @@ def _build(tools: ToolSet) -> None:
         _run_with_progress(argv, tools, Path(scratch) / "build.log")
         for old, new in tools.renames.items():
             (target / old).rename(target / new)
+        for module, folder in tools.manifests.items():
+            _copy_manifests(go, tools, module, folder, target / "manifests")
         target.rename(tools.bin)  # all or nothing: a killed build leaves no half set
     _say(f"built {tools.name} in {time.monotonic() - start:.0f} s")
 
@@ -119,6 +135,13 @@ def _run_with_progress(argv: Sequence[str], tools: ToolSet, log: Path) -> None:
             raise
     if build.returncode:
         raise ClusterError(_build_failure(tools, log))
+
+
+def _copy_manifests(go: Path, tools: ToolSet, module: str, folder: str, target: Path) -> None:
+    argv = [str(go), "list", "-m", "-f", "{{.Dir}}", module]
+    where = subprocess.run(argv, cwd=tools.module, capture_output=True, text=True, check=True)
+    # the module cache is read-only, and what is copied must not be
+    shutil.copytree(Path(where.stdout.strip()) / folder, target, copy_function=shutil.copyfile)
 
 
 def _ended(build: subprocess.Popen[bytes]) -> bool:

@@ -147,15 +147,41 @@ async def test_an_engine_that_is_lost_is_reported_by_the_liveness_probe(bench: B
     assert (await (await bench.client.get("/ready")).json())["status"] == "dead"
 
 
-async def test_an_answer_that_takes_longer_than_the_drain_ends_with_an_error(
-    bench: Bench,
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_stream_that_takes_longer_than_the_drain_ends_as_at_a_limit_of_tokens(
+    bench: Bench, path: str
 ) -> None:
-    response = await bench.client.post("/v1/completions", json={**PROMPT, "stream": True})
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    ask = {**PROMPT, **(chat if "chat" in path else {}), "n": 2, "stream": True}
+    ask["stream_options"] = {"include_usage": True}
+    response = await bench.client.post(path, json=ask)
     await response.content.readany()
     engine = bench.client.server.app[STATE].engine  # type: ignore[union-attr]
-    assert not await engine.drain(0.0)
+    assert not await engine.drain(0.2)
     text = (await response.read()).decode()
-    assert json.loads(text.strip().split("\n\n")[-1][6:])["error"]["code"] == "shutting_down"
+    events = text.removesuffix("\n\n").split("\n\n")
+    assert events.pop() == "data: [DONE]"
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert 0 < chunks.pop()["usage"]["completion_tokens"] < 1800
+    ends = [c["choices"][0] for c in chunks if c["choices"][0]["finish_reason"] is not None]
+    assert sorted(end["index"] for end in ends) == [0, 1]
+    assert {(end["finish_reason"], end["stop_reason"]) for end in ends} == {("length", "shutdown")}
+
+
+async def test_a_whole_answer_that_takes_longer_than_the_drain_may_be_asked_for_elsewhere(
+    bench: Bench,
+) -> None:
+    asked = asyncio.create_task(bench.client.post("/v1/completions", json=PROMPT))
+    engine = bench.client.server.app[STATE].engine  # type: ignore[union-attr]
+    await until(lambda: engine.stats is not None and engine.stats.num_running > 0)
+    assert not await engine.drain(0.0)
+    for response in (await asked, await bench.client.post("/v1/completions", json=PROMPT)):
+        assert response.status == 503
+        assert response.headers["Retry-After"] == "1"
+        assert response.headers["Connection"] == "close", "or the next try comes here again"
+        assert (await response.json())["error"]["code"] == "shutting_down"
+    metrics = await (await bench.client.get("/metrics")).text()
+    assert 'finished_reason="abort",model_name="tiny"} 1.0' in metrics
 
 
 async def test_what_nobody_expected_is_a_500_with_its_traceback_in_the_log_only(

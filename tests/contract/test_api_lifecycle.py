@@ -99,6 +99,7 @@ async def refused_while_draining(session: aiohttp.ClientSession) -> Any:
             async with session.post("/v1/completions", json=body) as response:
                 if response.status == 503:
                     assert int(response.headers["Retry-After"]) > 0
+                    assert response.headers["Connection"] == "close"
                     return await response.json()
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.client import Cluster
-from tests.control_plane.operator_process import OperatorProcess
+from tests.control_plane.fleet import Fleet
+from tests.control_plane.operator_process import OperatorProcess, free_port
 from tests.control_plane.qwen import CRD, Qwen
+
+API_SERVICE = "v1beta1.external.metrics.k8s.io"
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +44,32 @@ def operator(_operator: OperatorProcess) -> OperatorProcess:
     if not _operator.is_running:
         _operator.start()
     return _operator
+
+
+@pytest.fixture
+def metrics_operator(served: Cluster, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator whose metrics API the API server reaches through a Service."""
+    port = free_port()
+    # no pod and no kube-proxy here: a Service that is only another name
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "qwen-metrics"},
+        "spec": {"type": "ExternalName", "externalName": "localhost"},
+    }
+    served.apply(service, namespace=namespace)
+    process = OperatorProcess(served, tmp_path)
+    process.start(
+        QWEN_METRICS_SERVICE=f"{namespace}/qwen-metrics:{port}", QWEN_METRICS_PORT=str(port)
+    )
+    yield process
+    process.end()
+    served.kubectl("delete", "apiservice", API_SERVICE, "--ignore-not-found")
+
+
+@pytest.fixture
+def fleet(qwen: Qwen) -> Iterator[Fleet]:
+    """The engines of `chat`."""
+    made = Fleet(qwen, "chat")
+    yield made
+    made.close()

@@ -16,6 +16,16 @@ _NET = f"127.{64 + os.getpid() // 250 % 64}.{os.getpid() % 250}"
 _ADDRESSES = (f"{_NET}.{number}" for number in itertools.count(1))
 
 
+def free_address() -> str:
+    """Return a loopback address of this process alone, for one engine."""
+    return next(_ADDRESSES)
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of askers who did not wait for the answer."""
+
+
 class Engine:
     """Answers /stats, on the engine's port of an address of its own."""
 
@@ -23,11 +33,14 @@ class Engine:
         self.free = free
         self.measured: dict[str, int] = {}
         self.raw: bytes | None = None
-        self.address = next(_ADDRESSES)
+        self.answers = threading.Event()  # cleared: takes questions, and says nothing
+        self.answers.set()
+        self.address = free_address()
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                engine.answers.wait(60)
                 self.send_response(200)
                 self.end_headers()
                 bodies = {"/stats": engine.body, "/metrics": engine.metrics}
@@ -36,7 +49,7 @@ class Engine:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer((self.address, 8000), Handler)
+        self._server = _Server((self.address, 8000), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def body(self) -> bytes:
@@ -59,12 +72,14 @@ class Engine:
 
     def close(self) -> None:
         """Stop answering."""
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
 
 
-def give_address(qwen: Qwen, pod: str, engine: Engine) -> None:
+def give_address(qwen: Qwen, pod: str, engine: Engine | str) -> None:
     """Make a simulated pod's address the engine's."""
-    status = {"podIP": engine.address, "podIPs": [{"ip": engine.address}]}
+    address = engine if isinstance(engine, str) else engine.address
+    status = {"podIP": address, "podIPs": [{"ip": address}]}
     patch = json.dumps({"status": status})
     qwen.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)

@@ -21,6 +21,7 @@ class OperatorProcess:
         self._cluster = cluster
         self._log = folder / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._env: dict[str, str] = {}
         self.port = free_port()
 
     @property
@@ -39,13 +40,14 @@ class OperatorProcess:
         until(self.is_healthy, what="the operator's /healthz", within_seconds=30)
 
     def spawn(self, **env: str) -> None:
-        """Start it without waiting."""
+        """Start it without waiting, as it was started before where nothing else is said."""
+        self._env = env or self._env
         flags = ["--health-port", str(self.port), "--engine-image", "qwen-engine:test"]
         flags += ["--resync-seconds", "3", "--autoscaling-seconds", "1"]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "qwen_operator", *flags, "--scrape-seconds", "1"],
-                env={**self._cluster.environment, **env},
+                env={**self._cluster.environment, **self._env},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

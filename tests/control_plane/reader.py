@@ -22,6 +22,8 @@ _ROOTS = {
     "serviceaccount": ("api/v1", "serviceaccounts"),
     "pod": ("api/v1", "pods"),
     "event": ("api/v1", "events"),
+    "endpointslice": ("apis/discovery.k8s.io/v1", "endpointslices"),
+    "scaledobject": ("apis/keda.sh/v1alpha1", "scaledobjects"),
     "hpa": ("apis/autoscaling/v2", "horizontalpodautoscalers"),
 }
 

@@ -141,6 +141,18 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"model": MODEL, "autoscaling": {"maxReplicas": 2, "targetFreeRatio": 0.9}},
         "spec.autoscaling.targetFreeRatio",
     ),
+    (
+        {"model": MODEL, "autoscaling": {"maxReplicas": 2, "provider": "Knative"}},
+        'supported values: "BuiltIn", "KEDA", "None"',
+    ),
+    (
+        {"model": MODEL, "autoscaling": {"maxReplicas": 2, "hold": {"queue": 5}}},
+        'unknown field "spec.autoscaling.hold.queue"',
+    ),
+    (
+        {"model": MODEL, "autoscaling": {"maxReplicas": 2, "idleSeconds": 1}},
+        "spec.autoscaling.idleSeconds",
+    ),
 ]
 
 

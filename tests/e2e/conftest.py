@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,16 +35,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def serve(
     cluster: Cluster, release: Release, models: Path, namespace: str
-) -> Callable[[str], Served]:
+) -> Callable[..., Served]:
     """A factory that applies a tiny model in the test's own, restricted namespace."""
     cluster.kubectl(
         "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"
     )
     offer_folder(cluster, models, claim="models", namespace=namespace)
 
-    def apply(name: str) -> Served:
+    def apply(name: str, **spec: Any) -> Served:
         served = Served(cluster, namespace, name)
-        served.apply_tiny(build_tiny("qwen3-tied"))
+        served.apply_tiny(build_tiny("qwen3-tied"), **spec)
         return served
 
     return apply

@@ -1,6 +1,7 @@
 """One QwenDeployment on a real node, as its owner and its users handle it."""
 
 import json
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.cluster.polling import until
 
 # torch alone takes 3 s to import on an idle machine, and 25 s on a busy one
 AVAILABLE_SECONDS = 120.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 CHILDREN = ("deployment", "replicaset", "service", "serviceaccount", "pod", "endpointslice")
 
 
@@ -93,6 +95,21 @@ class Served:
         """Return the Service's address, which can be reached from here."""
         spec = self.cluster.get("service", self.name, "-n", self.namespace)["spec"]
         return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
+
+    def model(self) -> str:
+        """Return the name by which clients ask for the model."""
+        name: str = self.cluster.get("qwen", self.name, "-n", self.namespace)["spec"]["model"]["id"]
+        return name
+
+    def blocks_used(self) -> dict[str, int]:
+        """Return each ready pod's used KV blocks, by its name, as its engine tells them."""
+        found = {}
+        for pod in self.pods():
+            if any(c["ready"] for c in pod["status"].get("containerStatuses", ())):
+                url = f"http://{pod['status']['podIP']}:8000/stats"
+                with _DIRECT.open(url, timeout=10) as response:
+                    found[pod["metadata"]["name"]] = json.load(response)["num_used_gpu_blocks"]
+        return found
 
     def children(self) -> set[str]:
         """Return the objects that were made for it, as KIND/NAME."""

@@ -36,6 +36,10 @@ _CORPUS = (
 )
 
 _QWEN3: dict[str, Any] = {"model_type": "qwen3", "num_attention_heads": 4, "head_dim": 32}
+_EXPERTS = {
+    "model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 48,
+}  # fmt: skip
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -68,6 +72,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     # biases on q, k and v; several shards with an index
     "qwen2-sharded": {
         "model_type": "qwen2", "num_attention_heads": 4, "num_key_value_heads": 2,
+    },
+    # every layer with experts, as the 30B has them; each expert's matrices by themselves
+    "qwen3-moe": {
+        **_QWEN3, **_EXPERTS, "num_key_value_heads": 2, "norm_topk_prob": True,
+    },
+    # experts in the second layer only, of which the weights do not sum to 1
+    "qwen3-moe-some": {
+        **_QWEN3, **_EXPERTS, "num_key_value_heads": 2, "norm_topk_prob": False,
+        "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3],
     },
     # a vision tower beside the text decoder, which alone is loaded
     "qwen3-vl-text": {
@@ -153,7 +166,7 @@ def _randomise(model: torch.nn.Module, seed: int) -> None:
             elif "embed_tokens" in name:
                 parameter.copy_(noise)
             else:
-                parameter.copy_(noise * 2.0 / math.sqrt(parameter.shape[1]))
+                parameter.copy_(noise * 2.0 / math.sqrt(parameter.shape[-1]))
 
 
 def train_tokenizer() -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from qwen_engine.loader import load_weights
 from qwen_engine.models.vision import PREFIX, Pixels, VisionTower
+from qwen_engine.models.vision_pace import LEAST_ROWS, Pace
 from qwen_engine.planning.vision import parse_vision_config, vision_parameter_shapes
 from tests.models.tiny_vision import VISION_SHAPES, build_tiny_vision
 
@@ -62,6 +63,23 @@ def test_pictures_and_videos_of_all_sizes_encode_as_in_transformers(folder: Path
     ours = load_tower(folder)(items)
     assert ours.shape == (sum(len(i.values) for i in items) // 4, 64 * 4)
     assert (ours - theirs(folder, items)).abs().max() < 1e-4
+
+
+@torch.inference_mode()
+def test_in_turns_too_short_for_a_tile_the_same_is_encoded(folder: Path) -> None:
+    tower, items, pace = load_tower(folder), make_items(), Pace()
+    run, num_turns = tower.run(items, pace), 0
+    while True:
+        pace.start(0.0)  # the least piece each time
+        num_turns += 1
+        try:
+            next(run)
+        except StopIteration as end:
+            paced = end.value
+            break
+    num_patches = sum(len(item.values) for item in items)
+    assert num_turns > 2 * len(tower.blocks) * num_patches / LEAST_ROWS
+    torch.testing.assert_close(paced, tower(items), atol=1e-5, rtol=1e-4)
 
 
 @torch.inference_mode()

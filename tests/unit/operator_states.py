@@ -9,7 +9,8 @@ from typing import Any
 
 from qwen_operator import names
 from qwen_operator.node_facts import NodeFacts
-from qwen_operator.reconcile import Observed, Outcome, reconcile
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import Outcome, reconcile
 
 Json = dict[str, Any]
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
@@ -86,6 +87,7 @@ def carry_out(outcome: Outcome, observed: Observed | None = None) -> Observed:
         "Service": before.service,
         "ServiceAccount": before.service_account,
         "HorizontalPodAutoscaler": before.autoscaler,
+        "ScaledObject": before.scaled_object,
     }
     live |= {manifest["kind"]: copy.deepcopy(dict(manifest)) for manifest in outcome.apply}
     return dataclasses.replace(
@@ -94,6 +96,7 @@ def carry_out(outcome: Outcome, observed: Observed | None = None) -> Observed:
         service=live["Service"],
         service_account=live["ServiceAccount"],
         autoscaler=live["HorizontalPodAutoscaler"],
+        scaled_object=live["ScaledObject"],
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from qwen_operator.cli.advice import advise
 from qwen_operator.cli.render import bar, duration
-from qwen_operator.reconcile import Observed
+from qwen_operator.observed import Observed
 from tests.unit.operator_states import gpu_spec, h100, l4, look, resource, settle
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

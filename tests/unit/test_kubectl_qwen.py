@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qwen_operator.cli import main
-from qwen_operator.reconcile import Observed
+from qwen_operator.observed import Observed
 from qwen_operator.status import Reading
 from tests.unit import kubectl_stand_in
 from tests.unit.operator_states import gpu_spec, h100, l4, look, pod, resource, rolled_out, settle

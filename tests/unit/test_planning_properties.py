@@ -13,6 +13,7 @@ from qwen_engine.planning import (
     InvalidDemandError,
     PlanningError,
     UnsupportedModelError,
+    cpu_device,
     find_model,
     gpu_from_spec,
     gpu_products,
@@ -178,9 +179,16 @@ def test_fp8_weights_are_judged_by_the_cards_capability(product, said):
 
 
 def test_our_own_engine_refuses_what_it_does_not_run_and_names_vllm():
-    for name in ("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-8B-AWQ"):
+    for name in ("Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen3-8B-AWQ"):
         with pytest.raises(UnsupportedModelError, match="--engine vllm"):
             make_plan(find_model(name), gpu_from_spec("NVIDIA-H200"), Demands())
+
+
+def test_experts_on_a_gpu_come_with_a_note_that_vllm_runs_them_together():
+    model = find_model("Qwen/Qwen3-30B-A3B")
+    [note] = make_plan(model, gpu_from_spec("NVIDIA-H200"), Demands()).warnings
+    assert "spec.engine.runtime: VLLM" in note
+    assert not make_plan(model, cpu_device(100 * 2**30, source="test"), Demands()).warnings
 
 
 def test_our_own_engine_widens_fp8_and_says_so():

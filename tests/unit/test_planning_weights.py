@@ -130,10 +130,33 @@ def test_a_config_that_cannot_be_right_is_refused_by_field(change, field):
     assert caught.value.field == field
 
 
+EXPERTS = {
+    **CONFIG, "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ({"moe_intermediate_size": None}, "moe_intermediate_size"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ({"decoder_sparse_step": 2, "num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"mlp_only_layers": 1}, "mlp_only_layers"),
+        ({"mlp_only_layers": ["1"]}, "mlp_only_layers"),
+    ],
+)
+def test_experts_that_cannot_be_right_are_refused_by_field(change, field):
+    with pytest.raises(InvalidConfigError) as caught:
+        parse_model_config({**EXPERTS, **change}, model_id="x")
+    assert caught.value.field == field
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
+        ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM"),
         ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
         ({"dtype": "int3"}, "int3"),
         ({"hidden_act": "gelu"}, "gelu"),

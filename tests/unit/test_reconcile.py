@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from qwen_operator import names, spec_plan
-from qwen_operator.reconcile import Observed, news, reconcile, with_failure
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import news, reconcile, with_failure
 from qwen_operator.resources import Owner, build_deployment
 from tests.unit.operator_states import (
     IMAGE,

@@ -11,8 +11,9 @@ import yaml
 
 from qwen_operator.autoscaling.tuning import DEFAULT_TUNING
 from qwen_operator.errors import InvalidSpecError
+from qwen_operator.observed import Observed
 from qwen_operator.pods import Problem
-from qwen_operator.reconcile import Observed, news
+from qwen_operator.reconcile import news
 from qwen_operator.scaling_view import ScalingView
 from qwen_operator.spec import parse_spec
 from qwen_operator.spec_autoscaling import AutoscalingSpec, parse_autoscaling

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
+import socket
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from qwen_operator import cluster as api
+from qwen_operator.activation import WAITING_ANNOTATION, build_slice
 from qwen_operator.cluster import Kind
 from qwen_operator.controller import Controller
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
@@ -39,6 +43,7 @@ class MemoryCluster:
         self.refuse: dict[str, list[ApiError]] = {}
         self.nodes: list[Any] = []
         self.node_listings = 0
+        self.served: set[str] = set()  # kinds of others
 
     def _check(self, kind: str) -> None:
         if errors := self.refuse.get(kind):
@@ -57,6 +62,18 @@ class MemoryCluster:
             return self.nodes
         return [self.about] if kind is api.QWEN_DEPLOYMENT and self.about else []
 
+    async def fetch_metric(self, namespace: str, metric: str, selector: str) -> list[Any]:
+        self._check("metric")
+        return [{"metricName": metric}]
+
+    async def serves(self, kind: Kind) -> bool:
+        return kind.kind in self.served
+
+    async def scale(self, about: Mapping[str, Any], replicas: int) -> None:
+        self._check("scale")
+        assert self.about is not None
+        self.about["spec"]["replicas"] = replicas
+
     async def apply(self, manifest: Mapping[str, Any]) -> None:
         self._check(manifest["kind"])
         self.children[manifest["kind"]] = copy.deepcopy(dict(manifest))
@@ -64,6 +81,9 @@ class MemoryCluster:
     async def delete(self, manifest: Mapping[str, Any]) -> None:
         self._check("delete")
         self.children.pop(manifest["kind"], None)
+
+    async def annotate(self, *_: Any, **__: Any) -> None:
+        self._check("annotate")
 
     async def apply_status(self, about: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         self._check("status")
@@ -115,6 +135,50 @@ async def test_autoscaling_makes_an_hpa_says_what_is_missing_and_unmakes_it() ->
         await until(lambda: len(cluster.about["status"]["conditions"]) == len(conditions) - 1)
     finally:
         await controller.stop()
+
+
+async def test_keda_gets_its_object_the_edge_is_the_operators_and_each_step_is_told() -> None:
+    about = resource()
+    about["spec"]["autoscaling"] = {"maxReplicas": 3, "minReplicas": 0, "provider": "KEDA"}
+    cluster = MemoryCluster(about)
+    cluster.served = {"ScaledObject"}
+    settings = dataclasses.replace(
+        SETTINGS, figures_url="http://figures.place.svc:80", figures_port=free_port(),
+        has_activator=True,
+    )  # fmt: skip
+    slice_ = build_slice(
+        about["metadata"], address="10.0.0.9", port=4000, is_routed=True, waiting_at=None
+    )
+    cluster.children["EndpointSlice"] = slice_
+    controller = Controller(cluster, settings)
+    controller.start()
+    try:
+        await until(lambda: "ScaledObject" in cluster.children)
+        spec = cluster.children["ScaledObject"]["spec"]
+        path = "/v1/namespaces/ns/qwendeployments/chat"
+        assert spec["triggers"][0]["metadata"]["url"] == f"http://figures.place.svc:80{path}"
+        assert spec["minReplicaCount"] == 0
+        assert cluster.about is not None
+        cluster.about["spec"]["autoscaling"]["provider"] = "BuiltIn"
+        cluster.about["spec"]["replicas"] = 0
+        slice_["metadata"]["annotations"] = {WAITING_ANNOTATION: now()}
+        controller.add("ns", "chat")
+        await until(lambda: "ScaledObject" not in cluster.children)
+        await until(lambda: cluster.about["spec"]["replicas"] == 1)
+        await until(lambda: "Activated" in [event["reason"] for event in cluster.events])
+    finally:
+        await controller.stop()
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 async def test_an_api_that_is_away_for_a_moment_is_asked_again() -> None:

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from qwen_operator.reconcile import Observed, Outcome
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import Outcome
 from tests.unit.operator_states import (
     condition,
     flag,

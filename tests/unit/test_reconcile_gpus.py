@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qwen_operator.node_facts import NodeFacts
-from qwen_operator.reconcile import Observed
+from qwen_operator.observed import Observed
 from tests.unit.operator_states import condition, look, resource, template_of
 
 GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"

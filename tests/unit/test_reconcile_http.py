@@ -11,13 +11,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from qwen_operator import handlers
-from qwen_operator.cluster import DEPLOYMENT, EVENT, NODE, POD, SERVICE
+from qwen_operator import credentials, handlers
+from qwen_operator.cluster import DEPLOYMENT, EVENT, NODE, POD, SCALED_OBJECT, SERVICE
 from qwen_operator.errors import RefusedError, UnavailableError
 from qwen_operator.http_cluster import Connection, HttpCluster
 from tests.unit.operator_states import resource
 
-Answer = tuple[int, dict[str, Any]]
+Answer = tuple[int, dict[str, Any] | str]
 
 
 @asynccontextmanager
@@ -29,6 +29,8 @@ async def api(
     async def handle(request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else None
         status, content = answer(request, body)
+        if isinstance(content, str):
+            return web.Response(text=content, status=status)
         return web.json_response(content, status=status)
 
     app = web.Application()
@@ -73,6 +75,43 @@ async def test_long_lists_come_in_pages() -> None:
 
     async with api(answer) as cluster:
         assert await cluster.fetch_all(POD, "ns", selector="a=b") == [{"n": 1}, {"n": 0}]
+
+
+async def test_whether_a_kind_is_served_is_asked_of_its_group() -> None:
+    def answer(request: web.Request, _: Any) -> Answer:
+        assert request.path == "/apis/keda.sh/v1alpha1"
+        return 200, {"resources": [{"name": "scaledjobs"}, {"name": kind}]}
+
+    kind = "scaledobjects"
+    async with api(answer) as cluster:
+        assert await cluster.serves(SCALED_OBJECT) is True
+        kind = "others"
+        assert await cluster.serves(SCALED_OBJECT) is False
+    # an unknown group is answered in plain words, not with a Status object
+    async with api(lambda *_: (404, "404 page not found")) as cluster:
+        assert await cluster.serves(SCALED_OBJECT) is False
+        assert await cluster.fetch(SCALED_OBJECT, "ns", "chat") is None
+    async with api(lambda *_: (503, {})) as cluster:
+        with pytest.raises(UnavailableError):
+            await cluster.serves(SCALED_OBJECT)
+
+
+async def test_a_number_is_set_through_scale_and_only_on_what_was_seen() -> None:
+    seen = []
+
+    def answer(request: web.Request, body: Any) -> Answer:
+        seen.append((request.method, request.path, body))
+        return (409, {"reason": "Conflict", "message": "modified"}) if len(seen) > 1 else (200, {})
+
+    about = resource()
+    about["metadata"]["resourceVersion"] = "7"
+    async with api(answer) as cluster:
+        await cluster.scale(about, 0)
+        with pytest.raises(RefusedError, match="modified"):
+            await cluster.scale(about, 1)
+    path = "/apis/qwenoperator.io/v1alpha1/namespaces/ns/qwendeployments/chat/scale"
+    body = {"metadata": {"resourceVersion": "7"}, "spec": {"replicas": 0}}
+    assert seen[0] == ("PATCH", path, body)
 
 
 async def test_what_is_not_there_is_none() -> None:
@@ -153,6 +192,23 @@ async def test_an_event_that_is_there_is_counted_not_repeated() -> None:
     assert calls[-1] == ("PATCH", {"count": 5, "lastTimestamp": "now"})
 
 
+async def test_a_refusal_in_plain_words_is_a_refusal() -> None:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=404, text="404 page not found")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    server = TestServer(app)
+    await server.start_server()
+    cluster = HttpCluster(lambda: Connection(str(server.make_url("")).rstrip("/"), {}))
+    try:
+        with pytest.raises(RefusedError, match="HTTP 404"):
+            await cluster.fetch_all(POD, "ns")
+    finally:
+        await cluster.close()
+        await server.close()
+
+
 async def test_it_waits_for_the_crd_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,7 +219,7 @@ async def test_it_waits_for_the_crd_and_says_so(
         return answers.pop() if answers else (200, {"items": [], "metadata": {}})
 
     async with api(answer) as cluster:
-        await handlers._wait_for_crd(cluster)
+        await handlers._wait_for_crd(cluster, "ns")
     assert answers == []
     assert "install the CRD" in caplog.text
 
@@ -182,7 +238,7 @@ async def test_it_waits_for_the_crd_and_says_so(
 def test_in_a_pod_the_api_server_is_found_without_dns(
     env: dict[str, str], server: str | None
 ) -> None:
-    assert handlers._server(env) == server
+    assert credentials._server(env) == server
 
 
 def test_kopf_is_told_to_write_nothing() -> None:
@@ -190,6 +246,6 @@ def test_kopf_is_told_to_write_nothing() -> None:
     assert settings.posting.enabled is False
     assert settings.peering.standalone is True
     selectors = settings.watching.label_selectors
-    assert {selectors[key] for key in selectors} == {"qwenoperator.io/deployment"}
+    assert {selectors[key].split(",")[0] for key in selectors} == {"qwenoperator.io/deployment"}
     assert isinstance(settings, kopf.OperatorSettings)
     assert EVENT.path("ns") == "/api/v1/namespaces/ns/events"

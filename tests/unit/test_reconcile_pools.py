@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from qwen_operator.node_facts import NodeFacts
-from qwen_operator.reconcile import Observed, Outcome
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import Outcome
 from tests.unit.operator_states import (
     applied,
     condition,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 
-from qwen_operator.reconcile import Observed
+from qwen_operator.observed import Observed
 from tests.unit.operator_states import (
     applied,
     carry_out,

@@ -8,7 +8,8 @@ import pytest
 
 from qwen_operator import names
 from qwen_operator.node_facts import NodeFacts
-from qwen_operator.reconcile import Observed, Outcome
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import Outcome
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE, NEWEST
 from tests.unit.operator_states import (
     applied,
@@ -29,11 +30,11 @@ L40S = NodeFacts(
     {"nvidia.com/gpu": 4},
 )
 ON_L40S = Observed(nodes=(L40S,))
-MOE_CONFIG = {
-    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
-    "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
-    "intermediate_size": 6144, "vocab_size": 151936, "num_experts": 16, "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768, "max_position_embeddings": 40960, "torch_dtype": "bfloat16",
+MISTRAL_CONFIG = {
+    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 4096,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 14336, "vocab_size": 32768, "max_position_embeddings": 32768,
+    "torch_dtype": "bfloat16",
 }  # fmt: skip
 
 
@@ -148,11 +149,11 @@ def test_a_tag_that_names_no_release_is_told_with_the_release_that_is_planned() 
     assert "warnings" not in look(vllm(image="my/vllm:v0.29.0"), ON_L40S).status["plan"]
 
 
-@pytest.mark.parametrize("config", [None, MOE_CONFIG])
+@pytest.mark.parametrize("config", [None, MISTRAL_CONFIG])
 def test_a_model_that_our_engine_lacks_is_refused_with_the_other_as_the_way_out(
     config: Json | None,
 ) -> None:
-    model = {"id": "Qwen/Qwen3-30B-A3B", **({"config": config} if config else {})}
+    model = {"id": "Qwen/Qwen2.5-VL-7B-Instruct", **({"config": config} if config else {})}
     ours = look(resource({"model": model}), Observed(nodes=(h100(),)))
     assert condition(ours, "Planned")[1] == "UnsupportedModel"
     assert "spec.engine.runtime: VLLM" in condition(ours, "Planned")[2]

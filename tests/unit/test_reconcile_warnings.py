@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from qwen_operator.reconcile import Observed, news
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import news
 from tests.unit.operator_states import carry_out, condition, gpu_spec, l4, look, resource
 
 ON_L4 = Observed(nodes=(l4(),))

@@ -28,6 +28,7 @@ PLAN = {
     ],
     "loadBytes": 1_192_099_840,
     "device": {"count": 1},
+    "grace": {"seconds": 135, "drainSeconds": 120, "how": "…"},
 }
 HOST_LEDGER = [
     {"component": "host-runtime", "bytes": 734_003_200},

@@ -22,11 +22,26 @@ def test_the_service_may_have_a_port_and_an_owner() -> None:
     assert settings.metrics_port == 9443
 
 
+def test_where_keda_asks_is_a_url_made_from_the_services_name() -> None:
+    assert parse_settings([], {}).figures_url is None
+    settings = parse_settings(["--figures-service", "system/figures"], {})
+    assert (settings.figures_url, settings.figures_port) == ("http://figures.system.svc:80", 8081)
+    env = {"QWEN_FIGURES_SERVICE": "a/b:8080", "QWEN_FIGURES_PORT": "9000"}
+    settings = parse_settings([], env)
+    assert (settings.figures_url, settings.figures_port) == ("http://b.a.svc:8080", 9000)
+    assert [parse_settings([], {"QWEN_ACTIVATOR": v}).has_activator for v in ("true", "")] == [
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [
         ({"QWEN_METRICS_SERVICE": "qwen-metrics"}, "NAMESPACE/NAME"),
         ({"QWEN_METRICS_SERVICE": "a/b:99999"}, "port from 1 to 65535"),
+        ({"QWEN_FIGURES_SERVICE": "http://a.b"}, "QWEN_FIGURES_SERVICE='http://a.b'"),
+        ({"QWEN_FIGURES_PORT": "0"}, "QWEN_FIGURES_PORT='0'"),
         ({"QWEN_METRICS_PORT": "https"}, "QWEN_METRICS_PORT='https'"),
         ({"QWEN_AUTOSCALING_SECONDS": "0"}, "QWEN_AUTOSCALING_SECONDS"),
     ],

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from qwen_operator.reconcile import Observed, Outcome, news
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import Outcome, news
 from qwen_operator.status import Reading
 from tests.unit.operator_states import (
     LATER,

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from qwen_operator.reconcile import Observed, Outcome
+from qwen_operator.observed import Observed
+from qwen_operator.reconcile import Outcome
 from qwen_operator.status import Reading
 from tests.unit.operator_states import gpu_spec, h100, l4, look, pod, resource, rolled_out, settle
 from tests.unit.operator_states import with_memory as remember

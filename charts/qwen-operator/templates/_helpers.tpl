@@ -41,6 +41,47 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- default (ternary (include "qwen-operator.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end -}}
 
+{{/*
+An image by its reference: (dict "root" $ "image" .Values.image "tag" TAG). imageRegistry takes the place of the registry's
+host, where the repository names one: a first part with a dot or a port, or localhost.
+*/}}
+{{- define "qwen-operator.imageOf" -}}
+{{- $repository := .image.repository -}}
+{{- with .root.Values.imageRegistry -}}
+{{- $repository = printf "%s/%s" . (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $repository "") -}}
+{{- end -}}
+{{- $reference := printf "%s:%s" $repository (default .tag .image.tag) -}}
+{{- with .image.digest -}}{{- $reference = printf "%s@%s" $reference . -}}{{- end -}}
+{{- $reference -}}
+{{- end -}}
+
+{{- define "qwen-operator.image" -}}
+{{- include "qwen-operator.imageOf" (dict "root" . "image" .Values.image "tag" .Chart.AppVersion) -}}
+{{- end -}}
+
 {{- define "qwen-operator.engineImage" -}}
-{{- printf "%s:%s" .Values.engineImage.repository (default .Chart.AppVersion .Values.engineImage.tag) -}}
+{{- include "qwen-operator.imageOf" (dict "root" . "image" .Values.engineImage "tag" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{- define "qwen-operator.vllmImage" -}}
+{{- include "qwen-operator.imageOf" (dict "root" . "image" .Values.vllmImage "tag" "") -}}
+{{- end -}}
+
+{{/* HTTP_PROXY and the like as a JSON object; {} without a proxy. */}}
+{{- define "qwen-operator.proxy" -}}
+{{- $env := dict -}}
+{{- with .Values.proxy.httpProxy }}{{- $_ := set $env "HTTP_PROXY" . -}}{{- end -}}
+{{- with .Values.proxy.httpsProxy }}{{- $_ := set $env "HTTPS_PROXY" . -}}{{- end -}}
+{{- if or $env .Values.proxy.noProxy -}}
+{{- $_ := set $env "NO_PROXY" (join "," (compact (list .Values.proxy.noProxy "localhost" "127.0.0.1" ".svc" ".cluster.local"))) -}}
+{{- end -}}
+{{- toJson $env -}}
+{{- end -}}
+
+{{/* What the operator gives every engine's pod, as JSON. */}}
+{{- define "qwen-operator.engineDefaults" -}}
+{{- $secrets := list -}}
+{{- range .Values.engineDefaults.imagePullSecrets }}{{- $secrets = append $secrets .name -}}{{- end -}}
+{{- $env := merge (dict) .Values.engineDefaults.env (include "qwen-operator.proxy" . | fromJson) -}}
+{{- toJson (dict "env" $env "imagePullSecrets" $secrets) -}}
 {{- end -}}

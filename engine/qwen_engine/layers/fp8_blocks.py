@@ -17,12 +17,21 @@ _CHUNK_VALUES = 2**22  # widened at once
 
 
 def scales_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a matrix's scales."""
-    return tuple(-(-size // BLOCK_SIZE) for size in shape)
+    """Return the shape of the scales of a matrix, or of a stack of them."""
+    return (*shape[:-2], *(-(-size // BLOCK_SIZE) for size in shape[-2:]))
 
 
 def widen_blocks(values: torch.Tensor, scales: torch.Tensor, target: Target) -> None:
-    """Write e4m3 values [rows, columns] times their blocks' float32 scales to a target."""
+    """Write e4m3 values [rows, columns] times their blocks' float32 scales to a target.
+
+    Of a stack of matrices, [count, rows, columns], one after the other.
+    """
+    if values.ndim == 3:
+        for index, matrix in enumerate(values):
+            wide = torch.empty(matrix.shape)
+            widen_blocks(matrix, scales[index], wide)
+            target.narrow(0, index, 1).copy_(wide.unsqueeze(0))
+        return
     num_rows, num_columns = values.shape
     step = max(1, _CHUNK_VALUES // num_columns // BLOCK_SIZE) * BLOCK_SIZE
     for start in range(0, num_rows, step):

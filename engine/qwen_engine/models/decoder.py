@@ -1,7 +1,8 @@
-"""The dense decoder that Qwen3, Qwen2 and Llama share.
+"""The decoder that Qwen3, Qwen2 and Llama share, dense or with a mixture of experts.
 
 Pre-norm attention and SwiGLU blocks. What differs between the three are switches of
-`ModelConfig`: the norms on queries and keys, the biases, the tied output, the rotary kind.
+`ModelConfig`: the norms on queries and keys, the biases, the tied output, the rotary kind, and
+which layers have experts.
 """
 
 from __future__ import annotations
@@ -12,30 +13,22 @@ from typing import Self
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary, can_pack
 from qwen_engine.layers import int8
-from qwen_engine.layers.attention import AttentionStep, store_kv
+from qwen_engine.layers.attention import AttentionStep
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.norm import RMSNorm
-from qwen_engine.layers.rotary import RotaryEmbedding, rotate
+from qwen_engine.layers.rotary import RotaryEmbedding
+from qwen_engine.layers.stacked import StackedLinear
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.allocation import give_memory
-
-KVCache = tuple[torch.Tensor, torch.Tensor]  # see layers.attention.interface
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardContext:
-    """What every layer of one step needs besides the hidden states."""
-
-    cos: torch.Tensor  # [num_tokens, 1, head_dim]
-    sin: torch.Tensor
-    slots: torch.Tensor  # [num_tokens], where K and V go
-    attention: AttentionStep
+from qwen_engine.models.attention import Attention, ForwardContext, KVCache
+from qwen_engine.models.experts import Experts, StoredShapes
+from qwen_engine.models.feed_forward import FeedForward
+from qwen_engine.models.native_layers import NativeLayers, build_native_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,98 +39,15 @@ class VisualRows:
     values: torch.Tensor  # [num_visual, (1 + taps) × hidden]: the embedding, then each tap's
 
 
-class Attention(nn.Module):
-    """Grouped-query attention over the paged cache."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        sizes = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
-        self.qkv = Linear(config.hidden_size, sizes, bias=config.qkv_bias)
-        self.o_proj = Linear(config.q_size, {"o_proj": config.hidden_size}, bias=config.output_bias)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
-        self.head_dim = config.head_dim
-        self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
-
-    def forward(
-        self, hidden: torch.Tensor, cache: KVCache, context: ForwardContext
-    ) -> torch.Tensor:
-        heads: torch.Tensor = self.qkv(hidden).unflatten(-1, (-1, self.head_dim))
-        if self.library is None:
-            query = self._store_and_turn(heads, cache, context)
-        else:
-            query = self.library.heads(
-                heads,
-                cache,
-                context.slots,
-                kv_heads=self.num_heads[1],
-                norms=self._norms(),
-                rotary=(context.cos, context.sin),
-            )
-        attended = context.attention.attend(query, *cache)
-        projected: torch.Tensor = self.o_proj(attended.flatten(1))
-        return projected
-
-    def _store_and_turn(
-        self, heads: torch.Tensor, cache: KVCache, context: ForwardContext
-    ) -> torch.Tensor:
-        """Normalise and rotate, store keys and values, return the queries."""
-        query, key, value = torch.split(heads, self.num_heads, dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        query = rotate(query, context.cos, context.sin)
-        key = rotate(key, context.cos, context.sin)
-        store_kv(cache, context.slots, key, value)
-        return query
-
-    def _norms(self) -> tuple[torch.Tensor, torch.Tensor, float] | None:
-        if self.q_norm is None or self.k_norm is None:
-            return None
-        return self.q_norm.weight, self.k_norm.weight, self.q_norm.eps
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield from self.qkv.checkpoint_tensors(prefix)
-        yield from self.o_proj.checkpoint_tensors(prefix)
-        if self.q_norm is not None and self.k_norm is not None:
-            yield f"{prefix}q_norm.weight", self.q_norm.weight
-            yield f"{prefix}k_norm.weight", self.k_norm.weight
-
-
-class FeedForward(nn.Module):
-    """SwiGLU: down(silu(gate(x)) · up(x))."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        inner, hidden = config.intermediate_size, config.hidden_size
-        self.gate_up = Linear(hidden, {"gate_proj": inner, "up_proj": inner}, bias=config.mlp_bias)
-        self.down = Linear(inner, {"down_proj": hidden}, bias=config.mlp_bias)
-        self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        both = self.gate_up(hidden)
-        if self.library is None:
-            gate, up = both.chunk(2, dim=-1)
-            gated = functional.silu(gate) * up
-        else:
-            gated = self.library.gate(both)
-        mapped: torch.Tensor = self.down(gated)
-        return mapped
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield from self.gate_up.checkpoint_tensors(prefix)
-        yield from self.down.checkpoint_tensors(prefix)
-
-
 class Layer(nn.Module):
     """One block of the decoder."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, is_dense: bool) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config)
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = FeedForward(config) if is_dense else Experts(config)
 
     def forward(
         self,
@@ -151,11 +61,14 @@ class Layer(nn.Module):
         mapped: torch.Tensor = self.feed_forward(self.feed_forward_norm(hidden, attended))
         return mapped
 
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
+    def checkpoint_tensors(self, prefix: str, stored: StoredShapes) -> Iterator[tuple[str, Target]]:
         yield f"{prefix}input_layernorm.weight", self.attention_norm.weight
         yield f"{prefix}post_attention_layernorm.weight", self.feed_forward_norm.weight
         yield from self.attention.checkpoint_tensors(f"{prefix}self_attn.")
-        yield from self.feed_forward.checkpoint_tensors(f"{prefix}mlp.")
+        if isinstance(self.feed_forward, Experts):
+            yield from self.feed_forward.checkpoint_tensors(f"{prefix}mlp.", stored)
+        else:
+            yield from self.feed_forward.checkpoint_tensors(f"{prefix}mlp.")
 
 
 class Decoder(nn.Module):
@@ -165,7 +78,10 @@ class Decoder(nn.Module):
         super().__init__()
         shape = (config.vocab_size, config.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape), requires_grad=False)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            Layer(config, is_dense=config.experts is None or index in config.dense_layers)
+            for index in range(config.num_layers)
+        )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.output = (
             None
@@ -176,6 +92,7 @@ class Decoder(nn.Module):
         self.traits = config.traits
         self._embedding_gemm: Gemm = TorchGemm()
         self._output_gemm: Gemm = self._embedding_gemm
+        self.native_layers: NativeLayers | None = None  # for bfloat16 on a CPU
         if config.int8_weights:
             self._quantise()
 
@@ -193,7 +110,7 @@ class Decoder(nn.Module):
     def _quantise(self) -> None:
         """Keep the weights of all products in int8; an embedding that is only looked up stays."""
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | StackedLinear):
                 module.quantise()
         name = "embedding" if self.output is None else "output"
         shape = int8.stored_shape(*getattr(self, name).shape)
@@ -209,9 +126,11 @@ class Decoder(nn.Module):
         attention: AttentionStep,
         caches: list[KVCache],
         visual: VisualRows | None = None,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden].
+        """Compute one step: [num_tokens] ids, positions and slots → [num_wanted, hidden].
 
+        wanted: the rows that are to be returned, rising; None: all.
         Pictures take the place of their tokens' embeddings; then each tap's part is added to
         what the first layers put out (DeepStack, arXiv 2406.04334).
         """
@@ -223,6 +142,13 @@ class Decoder(nn.Module):
             values = visual.values.to(hidden.dtype)
             own, *parts = values.chunk(values.shape[1] // hidden.shape[1], dim=1)
             hidden.index_copy_(0, visual.rows, own)
+        rows = None if visual is None else visual.rows
+        if self.native_layers is not None:
+            done = self.native_layers.run(
+                hidden, context, wanted=wanted, taps=parts, tapped_rows=rows
+            )
+            if done is not None:
+                return done
         delta: torch.Tensor | None = None  # of the layer before: added where it is normalised
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             delta = layer(hidden, delta, cache, context)
@@ -230,7 +156,8 @@ class Decoder(nn.Module):
                 hidden += delta
                 delta = None
                 hidden.index_add_(0, visual.rows, parts[index])
-        return hidden if delta is None else hidden.add_(delta)
+        hidden = hidden if delta is None else hidden.add_(delta)
+        return hidden if wanted is None else hidden.index_select(0, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map the chosen rows [num_rows, hidden] to logits [num_rows, vocab_size]."""
@@ -240,7 +167,7 @@ class Decoder(nn.Module):
     def use(self, gemm: MeasuredGemm) -> None:
         """Compute all products this way from now on; weights are repacked where they are."""
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | StackedLinear):
                 module.use(gemm)
         weight = self.embedding if self.output is None else self.output
         if can_pack(weight):
@@ -257,20 +184,38 @@ class Decoder(nn.Module):
                 is_wide = len(module.weight) % 16 == 0
             elif isinstance(module, Attention):
                 is_wide = module.head_dim % 32 == 0
-            elif isinstance(module, FeedForward):
+            elif isinstance(module, FeedForward | Experts):
                 is_wide = module.down.in_size % 16 == 0
             else:
                 continue
             if is_wide:
                 module.library = library
 
+    def use_native_layers(
+        self,
+        caches: list[KVCache],
+        *,
+        block_size: int,
+        library: NativeLibrary,
+        gemm: MeasuredGemm,
+    ) -> None:
+        """Compute whole layers in C++ where that is possible; after `use`."""
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        self.native_layers = build_native_layers(
+            layers, caches, block_size=block_size, library=library, gemm=gemm
+        )
+
     def probe_weights(self) -> list[torch.Tensor]:
         """Return one large weight of each layer, to measure products with."""
         layers = (layer for layer in self.layers if isinstance(layer, Layer))
-        return [layer.feed_forward.gate_up.weight for layer in layers]
+        weights = (layer.feed_forward.gate_up.weight for layer in layers)
+        return [weight if weight.ndim == 2 else weight[0] for weight in weights]
 
-    def checkpoint_tensors(self) -> dict[str, Target]:
-        """Return, by its name in the checkpoint, every tensor that must be written."""
+    def checkpoint_tensors(self, stored: StoredShapes | None = None) -> dict[str, Target]:
+        """Return, by its name in the checkpoint, every tensor that must be written.
+
+        stored: the shapes of the checkpoint's tensors, which say how it keeps experts.
+        """
         prefix = self.traits.prefix
         tensors: dict[str, Target] = {
             f"{prefix}embed_tokens.weight": int8.target_of(self.embedding),
@@ -278,7 +223,7 @@ class Decoder(nn.Module):
         }
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            tensors.update(layer.checkpoint_tensors(f"{prefix}layers.{index}."))
+            tensors.update(layer.checkpoint_tensors(f"{prefix}layers.{index}.", stored or {}))
         if self.output is not None:
             tensors["lm_head.weight"] = int8.target_of(self.output)
         return tensors

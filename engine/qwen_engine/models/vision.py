@@ -7,13 +7,14 @@ A *frame* is what attends to itself: a picture, or two consecutive pictures of a
 share each patch. Patches come in the order of the merge: the four that become one token lie side
 by side.
 
-The work is done in *tiles* of a thousand patches or so. What a tile needs besides weights stays
-in the processor's caches; and whoever runs the tower may stop between two tiles to let others
-have their turn, for a large picture takes seconds.
+The work is done in *tiles* of a thousand patches or so, so that what one needs besides weights
+stays in the processor's caches. A large picture takes seconds: whoever runs the tower may stop
+after each piece to let others have their turn, and say by a `Pace` how large pieces are.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -22,14 +23,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.vision import VisionLibrary
+from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
-from qwen_engine.layers.rotary import rotate
 from qwen_engine.models.allocation import give_memory
-from qwen_engine.models.vision_tiles import Tile, cut_tiles
+from qwen_engine.models.vision_block import LayerNorm, Packed, VisionBlock
+from qwen_engine.models.vision_pace import Pace
+from qwen_engine.models.vision_tiles import cut_tiles
 from qwen_engine.planning.vision import VisionShape
 
-NORM_EPS = 1e-6
 PREFIX = "model.visual."
 
 
@@ -45,83 +49,6 @@ class Pixels:
 
     values: torch.Tensor
     grid: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """The patches of all items, one after the other."""
-
-    hidden: torch.Tensor  # [num_patches, hidden], changed in place block by block
-    cos: torch.Tensor  # float32 [num_patches, 1, 1, head_dim]
-    sin: torch.Tensor
-    tiles: list[Tile]
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation whose memory comes later."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(size), requires_grad=False)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, NORM_EPS)
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield f"{prefix}weight", self.weight
-        yield f"{prefix}bias", self.bias
-
-
-class VisionBlock(nn.Module):
-    """Pre-norm attention within each frame, and a feed-forward with tanh-GELU."""
-
-    def __init__(self, vision: VisionShape) -> None:
-        super().__init__()
-        hidden, inner = vision.hidden_size, vision.intermediate_size
-        self.attention_norm = LayerNorm(hidden)
-        self.qkv = Linear(hidden, {"qkv": 3 * hidden}, bias=True)
-        self.proj = Linear(hidden, {"proj": hidden}, bias=True)
-        self.feed_forward_norm = LayerNorm(hidden)
-        self.up = Linear(hidden, {"linear_fc1": inner}, bias=True)
-        self.down = Linear(inner, {"linear_fc2": hidden}, bias=True)
-        self.num_heads = vision.num_heads
-
-    def run(self, packed: Packed) -> Iterator[None]:
-        """Change `packed.hidden`; give the caller a turn after each tile."""
-        hidden = packed.hidden
-        heads = hidden.new_empty(len(hidden), 3, self.num_heads, hidden.shape[1] // self.num_heads)
-        for tile in packed.tiles:  # all keys before the first query
-            rows = tile.rows
-            mapped = self.qkv(self.attention_norm(hidden[rows])).view(-1, *heads.shape[1:])
-            # In float32 as upstream: a patch far to the right turns by many radians.
-            heads[rows, :2] = rotate(mapped[:, :2].float(), packed.cos[rows], packed.sin[rows])
-            heads[rows, 2] = mapped[:, 2]
-            yield
-        for tile in packed.tiles:
-            part = hidden[tile.rows]
-            part += self.proj(_attend(heads, tile))
-            inner = functional.gelu(self.up(self.feed_forward_norm(part)), approximate="tanh")
-            part += self.down(inner)
-            yield
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield from self.attention_norm.checkpoint_tensors(f"{prefix}norm1.")
-        yield from self.qkv.checkpoint_tensors(f"{prefix}attn.")
-        yield from self.proj.checkpoint_tensors(f"{prefix}attn.")
-        yield from self.feed_forward_norm.checkpoint_tensors(f"{prefix}norm2.")
-        yield from self.up.checkpoint_tensors(f"{prefix}mlp.")
-        yield from self.down.checkpoint_tensors(f"{prefix}mlp.")
-
-
-def _attend(heads: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """Return what the tile's patches see in their frames: [rows, hidden]."""
-    query, key, value = (
-        heads[rows, index].view(tile.num_frames, -1, *heads.shape[2:]).transpose(1, 2)
-        for index, rows in enumerate((tile.rows, tile.seen, tile.seen))
-    )
-    seen = functional.scaled_dot_product_attention(query, key, value)
-    return seen.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 class Merger(nn.Module):
@@ -183,6 +110,26 @@ class VisionTower(nn.Module):
         tower._scale, tower._offset = 1 / (255 * stds), -means / stds
         return tower
 
+    @torch.inference_mode()
+    def tune(self, gemm: MeasuredGemm | None = None) -> None:
+        """On a CPU, choose how it is computed from now on; once the weights are in place.
+
+        gemm: how the text model's products are, if in the same dtype; else they are measured here.
+        """
+        if self.positions.device.type != "cpu":
+            return
+        found = NativeLibrary.find()
+        library = VisionLibrary(found) if found is not None else None
+        if library is not None and not library.runs(self.positions.dtype, self.vision.head_dim):
+            library = None
+        ups = [block.up.weight for block in self.blocks if isinstance(block, VisionBlock)]
+        gemm = gemm or choose_gemm(ups, found)
+        for module in self.modules():
+            if isinstance(module, Linear) and gemm is not None:
+                module.use(gemm)
+            if isinstance(module, LayerNorm | VisionBlock):
+                module.library = library
+
     def forward(self, items: Sequence[Pixels]) -> torch.Tensor:
         """Encode the items, one after the other in the result."""
         run = self.run(items)
@@ -193,18 +140,39 @@ class VisionTower(nn.Module):
                 encoded: torch.Tensor = end.value
                 return encoded
 
-    def run(self, items: Sequence[Pixels]) -> Generator[None, None, torch.Tensor]:
-        """Encode the items in turns of a tile each; what is returned is what `forward` returns."""
-        packed = self._pack(items)
-        tapped = []
+    def run(
+        self, items: Sequence[Pixels], pace: Pace | None = None
+    ) -> Generator[None, None, torch.Tensor]:
+        """Encode the items in turns of a piece each; what is returned is what `forward` returns.
+
+        pace: decides how large a piece is; without one it is a tile.
+        """
+        pace = pace or Pace()
+        packed = yield from self._pack(items, pace)
+        taps, size = self.vision.taps, self.vision.out_hidden_size
+        num_tokens = len(packed.hidden) // self.vision.merge_size**2
+        encoded = packed.hidden.new_empty(num_tokens, (1 + len(taps)) * size)
+        parts = encoded.chunk(1 + len(taps), dim=1)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, VisionBlock)
-            yield from block.run(packed)
-            if index in self.vision.taps:
-                merger = self.tap_mergers[self.vision.taps.index(index)]
-                tapped.append(merger(packed.hidden))
-                yield
-        return torch.cat([self.merger(packed.hidden), *tapped], dim=1)
+            yield from block.run(packed, pace)
+            if index in taps:
+                place = taps.index(index)
+                yield from self._merge(
+                    self.tap_mergers[place], packed.hidden, parts[1 + place], pace
+                )
+        yield from self._merge(self.merger, packed.hidden, parts[0], pace)
+        return encoded
+
+    def _merge(
+        self, merger: nn.Module, hidden: torch.Tensor, encoded: torch.Tensor, pace: Pace
+    ) -> Iterator[None]:
+        patches = self.vision.merge_size**2  # of a token
+        products = 2 * self.vision.merged_size * (self.vision.merged_size + encoded.shape[1])
+        for rows in pace.row_pieces("merge", len(hidden), products / patches):
+            tokens = slice(rows.start // patches, rows.stop // patches)
+            encoded[tokens] = merger(hidden[rows])
+            yield
 
     def num_tokens(self, grid: tuple[int, int, int]) -> int:
         """Return the tokens that an item of this many patches becomes."""
@@ -228,16 +196,18 @@ class VisionTower(nn.Module):
             tensors.update(merger.checkpoint_tensors(f"{PREFIX}deepstack_merger_list.{index}."))
         return tensors
 
-    def _embed(self, item: Pixels) -> torch.Tensor:
+    def _embed(self, item: Pixels, hidden: torch.Tensor, pace: Pace) -> Iterator[None]:
+        """Write the item's patches to `hidden`, [num_patches, hidden]."""
         assert self._scale is not None
         assert self._offset is not None
-        pixels = item.values.to(self._scale.device) * self._scale + self._offset
-        pixels = pixels.expand(-1, -1, self.vision.temporal_patch_size, -1)
-        embedded: torch.Tensor = self.patch(pixels.flatten(1).to(self.positions.dtype))
         count, rows, columns = item.grid
-        places = self._resampled_positions(rows, columns)
-        embedded.view(count, -1, embedded.shape[-1]).add_(places.to(embedded.dtype))
-        return embedded
+        hidden.view(count, rows * columns, -1).copy_(self._resampled_positions(rows, columns))
+        yield
+        for part in pace.row_pieces("patches", len(hidden), 2 * self.patch.weight.numel()):
+            pixels = item.values[part].to(self._scale.device) * self._scale + self._offset
+            pixels = pixels.expand(-1, -1, self.vision.temporal_patch_size, -1)
+            hidden[part] += self.patch(pixels.flatten(1).to(hidden.dtype))
+            yield
 
     def _resampled_positions(self, rows: int, columns: int) -> torch.Tensor:
         """Return the learned grid, resampled to that of a frame: float32 [num_patches, hidden]."""
@@ -248,8 +218,11 @@ class VisionTower(nn.Module):
         )
         return self._in_merge_order(resampled[0].permute(1, 2, 0))
 
-    def _pack(self, items: Sequence[Pixels]) -> Packed:
-        hidden = torch.cat([self._embed(item) for item in items])
+    def _pack(self, items: Sequence[Pixels], pace: Pace) -> Generator[None, None, Packed]:
+        sizes = [item.grid[0] * item.grid[1] * item.grid[2] for item in items]
+        hidden = self.positions.new_empty(sum(sizes), self.vision.hidden_size)
+        for item, size, end in zip(items, sizes, itertools.accumulate(sizes), strict=True):
+            yield from self._embed(item, hidden[end - size : end], pace)
         angles = torch.cat([self._angles(*item.grid) for item in items]).to(hidden.device)
         grids = ((item.grid[0], item.grid[1] * item.grid[2]) for item in items)
         return Packed(hidden, angles.cos(), angles.sin(), list(cut_tiles(grids)))
@@ -261,7 +234,7 @@ class VisionTower(nn.Module):
         row = torch.arange(rows).view(-1, 1, 1).expand(rows, columns, 1)
         column = torch.arange(columns).view(1, -1, 1).expand(rows, columns, 1)
         half = self._in_merge_order(torch.cat((row * inverse, column * inverse), dim=-1))
-        return torch.cat((half, half), dim=-1).repeat(count, 1)[:, None, None]
+        return torch.cat((half, half), dim=-1).repeat(count, 1)
 
     def _in_merge_order(self, x: torch.Tensor) -> torch.Tensor:
         """Reorder [rows, columns, size] to [num_patches, size], the merged ones side by side."""

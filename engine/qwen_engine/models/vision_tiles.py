@@ -10,6 +10,7 @@ from dataclasses import dataclass
 TILE_PATCHES = 1024
 # Each patch of a tile sees all of its frame; a tile of a large picture is therefore smaller.
 TILE_PAIRS = 2**22
+TILE_STEP = 64  # attention takes queries by the 32, and products rows by the dozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,30 @@ class Tile:
     seen: slice
     num_frames: int
 
+    @property
+    def num_rows(self) -> int:
+        return len(range(self.rows.start, self.rows.stop))
+
+    @property
+    def frame(self) -> int:
+        """Patches of a frame, all of which each row sees."""
+        return len(range(self.seen.start, self.seen.stop)) // self.num_frames
+
+    def cut(self, num_rows: int) -> list[Tile]:
+        """Return tiles that have the same patches; the first has no more rows than these."""
+        if num_rows >= self.num_rows:
+            return [self]
+        if self.num_frames == 1:
+            border = self.rows.start + num_rows
+            ends = slice(self.rows.start, border), slice(border, self.rows.stop)
+            return [Tile(rows, self.seen, 1) for rows in ends]
+        size = self.num_rows // self.num_frames
+        count = max(1, num_rows // size)  # of whole frames
+        border = self.rows.start + count * size
+        first, rest = slice(self.rows.start, border), slice(border, self.rows.stop)
+        head, tail = Tile(first, first, count), Tile(rest, rest, self.num_frames - count)
+        return [*head.cut(num_rows), tail]
+
 
 def cut_tiles(frames: Iterable[tuple[int, int]]) -> Iterator[Tile]:
     """Cut packed frames, given as (how many, patches of each); equal neighbours share a tile."""
@@ -38,7 +63,7 @@ def cut_tiles(frames: Iterable[tuple[int, int]]) -> Iterator[Tile]:
                 rows = slice(first, min(first + together * size, end))
                 yield Tile(rows, rows, (rows.stop - first) // size)
         else:
-            step = max(128, min(TILE_PATCHES, TILE_PAIRS // size))
+            step = max(128, min(TILE_PATCHES, TILE_PAIRS // size) // TILE_STEP * TILE_STEP)
             for frame in range(start, end, size):
                 seen = slice(frame, frame + size)
                 for first in range(frame, seen.stop, step):

@@ -36,6 +36,9 @@ _LOGITS_COPIES = 3
 # Context that attention gathers at once (layers/attention/sdpa.py, MAX_GROUP_TOKENS); one request
 # is always gathered whole.
 GATHERED_TOKENS = 16_384
+# Tokens whose experts are computed together (models/experts.py): 64 rows of each of 128 experts,
+# of which a token takes 8. With more rows a product is not faster, with fewer memory bounds it.
+EXPERT_TILE_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +72,35 @@ def activation_bytes(model: ModelShape, dtype: DTypeName, step: StepSize) -> int
 def activation_lines(model: ModelShape, dtype: DTypeName, step: StepSize) -> list[LedgerLine]:
     """Return the terms of the activation peak: layer tensors, gathered context, logits."""
     size = BYTES_PER_ELEMENT[dtype]
-    tokens, hidden = step.max_num_batched_tokens, model.hidden_size
-    # Residual and normed input, then either q, k, v with rotated copies and the output of
-    # attention, or gate, up and their product.
-    widest = 2 * hidden + max(3 * model.q_size + 3 * model.kv_size, 3 * model.intermediate_size)
+    tokens = step.max_num_batched_tokens
     gathered = max(step.max_model_len, min(GATHERED_TOKENS, step.max_num_seqs * step.max_model_len))
     context = 2 * gathered * model.kv_size * size
     if model.kv_cache_dtype != "auto":  # gathered as it lies, then widened
         context += gathered * model.kv_bytes_per_token(size) // model.num_layers
     logits = _LOGITS_COPIES * step.max_num_seqs * model.vocab_size * 4
     return [
-        LedgerLine("layer", tokens * widest * size, f"{tokens:,} tokens × {widest:,} × {size} B"),
+        _layer_line(model, tokens, size),
         LedgerLine("context", context, f"keys and values of {gathered:,} tokens"),
         LedgerLine("logits", logits, f"{step.max_num_seqs} × {model.vocab_size:,} × 4 B × 3"),
     ]
+
+
+def _layer_line(model: ModelShape, tokens: int, size: int) -> LedgerLine:
+    """Return the tensors of one layer: of attention, or of the feed-forward.
+
+    Residual and normed input, then either q, k, v with rotated copies and the output of attention,
+    or gate, up and their product. Experts take their tokens' rows, at worst all of them one's.
+    """
+    hidden, experts = model.hidden_size, model.experts
+    inner = 3 * model.intermediate_size if experts is None or model.dense_layers else 0
+    widest = 2 * hidden + max(3 * model.q_size + 3 * model.kv_size, inner, hidden)
+    num_bytes, how = tokens * widest * size, f"{tokens:,} tokens × {widest:,} × {size} B"
+    if experts is not None:
+        tile = min(tokens, EXPERT_TILE_TOKENS)
+        each = 2 * experts.experts_per_token * hidden + 3 * experts.intermediate_size + hidden
+        num_bytes += tile * each * size
+        how += f" + experts' {tile:,} × {each:,} × {size} B"
+    return LedgerLine("layer", num_bytes, how)
 
 
 def runtime_line(device: Device, model: ModelShape) -> LedgerLine:

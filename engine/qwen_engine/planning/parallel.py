@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from qwen_engine.planning.demands import Demands
 from qwen_engine.planning.device import Device
 from qwen_engine.planning.errors import InvalidDemandError
@@ -47,6 +49,17 @@ def tensor_parallel_problem(model: ModelShape, size: int) -> str | None:
     return None
 
 
+def _own_notes(model: ModelShape, device: Device) -> Iterator[str]:
+    """Yield what our own engine makes of a model that others run differently."""
+    if model.quantization is not None:
+        yield "FP8 weights are widened to 16 bits while they are read"
+    if model.experts is not None and device.kind != "cpu":
+        yield (
+            "this engine computes a step's experts one after the other; vLLM has kernels that "
+            "compute them together (--engine vllm, spec.engine.runtime: VLLM)"
+        )
+
+
 def precision_notes(model: ModelShape, device: Device, demands: Demands) -> tuple[str, ...]:
     """Return what a card does with the model's packed weights.
 
@@ -54,8 +67,8 @@ def precision_notes(model: ModelShape, device: Device, demands: Demands) -> tupl
         InvalidDemandError: it has no way to run them.
     """
     packing, capability = model.quantization, device.capability
-    if packing is not None and demands.engine == "qwen":
-        return ("FP8 weights are widened to 16 bits while they are read",)
+    if demands.engine == "qwen":
+        return tuple(_own_notes(model, device))
     if packing is None or capability is None:
         return ()
     name = f"{device.product} (capability {capability[0]}.{capability[1]})"

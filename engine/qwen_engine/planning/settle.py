@@ -88,7 +88,8 @@ def _needs_vllm(model: ModelShape) -> str:
     what = f"{packing.method} weights" if packing else f"a {model.architecture}"
     return (
         f"model {model.model_id!r} has {what}, which this version's own engine does not run: plan "
-        "it for vLLM (--engine vllm, spec.engine.runtime: VLLM), or use an unquantised dense one"
+        "it for vLLM (--engine vllm, spec.engine.runtime: VLLM), or use an unquantised Qwen3, "
+        "Qwen3-VL, Qwen2 or Llama"
     )
 
 

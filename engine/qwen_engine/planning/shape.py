@@ -23,6 +23,7 @@ KVCacheDType = Literal["auto", "int8", "fp8"]
 QuantizationName = Literal["none", "int8"]
 INT8_SCALE_BYTES = 4  # of each row of a matrix in int8
 KV_SCALE_BYTES = 2  # of each token's head in an 8-bit KV cache
+_MOST_LISTED_LAYERS = 10_000  # one by one, where only some have experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,20 +174,28 @@ def _experts(text: Mapping[str, Any]) -> Experts | None:
     if not (text.get("num_experts") or text.get("num_local_experts")):
         return None
     field = "num_experts" if text.get("num_experts") else "num_local_experts"
+    count, chosen = positive_int(text, field), positive_int(text, "num_experts_per_tok", 8)
+    if chosen > count:
+        raise InvalidConfigError("num_experts_per_tok", chosen, f"is more than {field}={count}")
     return Experts(
-        num_experts=positive_int(text, field),
-        experts_per_token=positive_int(text, "num_experts_per_tok", 8),
+        num_experts=count,
+        experts_per_token=chosen,
         intermediate_size=positive_int(text, "moe_intermediate_size"),
     )
 
 
 def _dense_layers(text: Mapping[str, Any]) -> frozenset[int]:
     """Return the layers without experts (transformers, modeling_qwen3_moe.py)."""
-    step, listed = text.get("decoder_sparse_step") or 1, text.get("mlp_only_layers") or []
+    step, listed = positive_int(text, "decoder_sparse_step", 1), text.get("mlp_only_layers") or []
+    count = positive_int(text, "num_hidden_layers")
+    if not isinstance(listed, list) or not all(type(layer) is int for layer in listed):
+        raise InvalidConfigError("mlp_only_layers", listed, "must be a list of layers' numbers")
+    dense = frozenset(layer for layer in listed if 0 <= layer < count)
     if step == 1:
-        return frozenset(listed)
-    layers = range(positive_int(text, "num_hidden_layers"))
-    return frozenset(listed) | {layer for layer in layers if (layer + 1) % step}
+        return dense
+    if count > _MOST_LISTED_LAYERS:
+        raise InvalidConfigError("num_hidden_layers", count, "is too many for decoder_sparse_step")
+    return dense | {layer for layer in range(count) if (layer + 1) % step}
 
 
 def _head_dim(text: Mapping[str, Any], default: int) -> int:

@@ -78,9 +78,12 @@ def weight_bytes(model: ModelShape, dtype: DTypeName, tensor_parallel_size: int 
 
 def _int8_bytes(model: ModelShape, size: int) -> int:
     """Return the bytes where the matrices of all products are made int8 at load."""
-    shapes = [shape for _, shape in _layer_shapes(model) if len(shape) == 2]
-    rows = model.num_layers * sum(rows for rows, _ in shapes) + model.vocab_size
-    values = model.num_layers * sum(map(prod, shapes)) + model.vocab_size * model.hidden_size
+    dense = len(model.dense_layers)
+    rows, values = model.vocab_size, model.vocab_size * model.hidden_size
+    for num_layers, is_dense in ((model.num_layers - dense, False), (dense, True)):
+        for matrix in layer_matrices(model, is_dense=is_dense):
+            rows += num_layers * matrix.count * matrix.rows
+            values += num_layers * matrix.count * matrix.rows * matrix.cols
     return values + rows * INT8_SCALE_BYTES + (num_parameters(model) - values) * size
 
 

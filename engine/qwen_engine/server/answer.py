@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from qwen_engine.answer_text import AnswerText, Piece
+from qwen_engine.errors import ShuttingDownError
 from qwen_engine.generation import Generation
 from qwen_engine.sequence import TokenLogprobs
 
 if TYPE_CHECKING:
     from qwen_engine.llm_engine import StepOutput
+
+
+SHUTDOWN = "shutdown"  # the stop_reason of a stream that the server's end cut short
 
 
 class Answer:
@@ -66,11 +70,34 @@ class Answer:
         return self._first.prompt_logprobs
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield what is new until the answer is complete; only the last piece may lack text.
+        """Yield what is new until the answer is over; only the last piece may lack text.
+
+        For streams: a server that stops ends the answer as a limit of tokens would, for what was
+        sent cannot be taken back. Its reader finds the stop_reason "shutdown".
 
         Raises:
-            StepFailedError, ShuttingDownError, RequestTimeoutError: it ended early.
+            StepFailedError, RequestTimeoutError: it ended early.
         """
+        try:
+            async for piece in self._pieces():
+                yield piece
+        except ShuttingDownError:
+            if (rest := self._text.cut_off(SHUTDOWN)) is not None:
+                yield rest
+
+    async def whole(self) -> Piece:
+        """Return the whole answer as one piece.
+
+        Raises:
+            StepFailedError, RequestTimeoutError: it ended early.
+            ShuttingDownError: so it did, and the client can ask elsewhere, having read nothing.
+        """
+        pieces = [piece async for piece in self._pieces()]
+        logprobs = [entry for piece in pieces for entry in piece.logprobs]
+        text = "".join(piece.text for piece in pieces)
+        return Piece(text, "".join(piece.reasoning for piece in pieces), logprobs)
+
+    async def _pieces(self) -> AsyncIterator[Piece]:
         while not self._text.is_over:
             output = await self._next_output()
             if self.seconds_to_first_token is None:
@@ -81,13 +108,6 @@ class Answer:
                 self._generation.close("stop")  # a stop string, of which the engine knows nothing
             if piece is not None:
                 yield piece
-
-    async def whole(self) -> Piece:
-        """Return the whole answer as one piece."""
-        pieces = [piece async for piece in self.pieces()]
-        logprobs = [entry for piece in pieces for entry in piece.logprobs]
-        text = "".join(piece.text for piece in pieces)
-        return Piece(text, "".join(piece.reasoning for piece in pieces), logprobs)
 
     async def _next_output(self) -> StepOutput:
         if self._first is None:

@@ -33,6 +33,7 @@ def build_app(settings: ServerSettings, *, launcher: Launch = launch) -> web.App
 
     app.cleanup_ctx.append(live)
     app.on_response_prepare.append(_name_server)
+    app.on_response_prepare.append(_part_when_stopping)
     _add_routes(app)
     add_page(app)
     return app
@@ -41,6 +42,17 @@ def build_app(settings: ServerSettings, *, launcher: Launch = launch) -> web.App
 async def _name_server(request: web.Request, response: web.StreamResponse) -> None:
     """Say who answers, instead of the versions of Python and aiohttp."""
     response.headers["Server"] = "qwen-engine"
+
+
+async def _part_when_stopping(request: web.Request, response: web.StreamResponse) -> None:
+    """Have clients connect anew while the server stops: through a Service that leads elsewhere.
+
+    A connection that is kept alive would bring their next request here again, however often they
+    try, for a Service chooses once per connection.
+    """
+    if request.app[STATE].engine.is_draining:
+        response.headers["Connection"] = "close"
+        response.force_close()
 
 
 def _add_routes(app: web.Application) -> None:

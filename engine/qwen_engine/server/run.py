@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes shows it in the pod's status
 CODE_FAILED = 1
+_LAST_WORDS_SECONDS = 5.0  # for answers that have ended to reach their clients
 
 
 def serve(settings: ServerSettings) -> NoReturn:
@@ -44,7 +45,9 @@ async def _serve(settings: ServerSettings) -> int:
     app = build_app(settings)
     # A cancelled handler leaves its `async with` blocks, and that is how a request whose client
     # has gone is aborted, streamed or not.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    runner = web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_SECONDS
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, settings.host, settings.port, reuse_address=True)
@@ -91,7 +94,11 @@ async def _drain(state: ServerState) -> None:
     seconds = state.settings.shutdown_timeout_seconds
     log.info("Stopping: running requests have %g s to finish, new ones are refused", seconds)
     if not await state.engine.drain(seconds):
-        log.warning("Stopping: some requests did not finish in time and were ended")
+        log.warning(
+            "Stopping: some requests did not finish in %g s (--shutdown-timeout) and were ended: "
+            "streams with finish_reason length and stop_reason shutdown, the others with 503",
+            seconds,
+        )
     log.info("Stopped")
 
 

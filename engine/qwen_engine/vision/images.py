@@ -140,6 +140,8 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
+    if image.format == "TIFF":  # those Pillow turns by itself, and tells the size they will have
+        return image.size
     try:
         orientation = image.getexif().get(0x0112, 1)
     except Exception:  # damaged EXIF: `exif_transpose` will say so, if it matters

@@ -54,6 +54,8 @@ def plan_lines(plan: Json) -> list[str]:
         f"{blocks['total']:,} blocks of {blocks['size']} tokens hold {blocks['tokens']:,} tokens: "
         f"{plan['concurrency']} requests of the full {plan['maxModelLen']:,}",
     ]
+    if grace := plan.get("grace"):
+        lines.append(f"a pod that goes has {grace['seconds']} s: {grace['how']}")
     if pools := plan.get("pools"):
         lines += ["", *pool_lines(pools)]
     lines += [f"note: {note}" for note in plan.get("notes", ())]

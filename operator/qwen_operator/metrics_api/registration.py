@@ -27,9 +27,9 @@ from qwen_operator.pods import Problem
 Json = Mapping[str, Any]
 NAME = f"{VERSION}.{GROUP}"
 _OTHER_WAYS = (
-    "scale with it instead (KEDA: a ScaledObject with a metrics-api or prometheus trigger on the "
-    "engines; prometheus-adapter: an external rule on qwen_kv_blocks), or remove it and this "
-    "operator takes its place"
+    "scale with it instead (KEDA: set spec.autoscaling.provider to KEDA; prometheus-adapter: an "
+    "external rule on qwen_kv_blocks and an HPA of your own, with provider None), or remove it and "
+    "this operator takes its place"
 )
 _PRIORITY = 100
 logger = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ test-chart: ## helm lint, template and the schema
 test-images: ## The operator's image: built by podman, what is in it, run on a node (as root)
 test-cluster: ## The local cluster itself
 test-e2e: ## Real pods: install, answer, kill, delete (as root)
-test-ecosystem: ## Beside what others make: KEDA scales real engines (as root)
+test-ecosystem: ## Beside what others make: KEDA, and the Gateway API's endpoint picker (as root)
 
 test-engine-image: ## The engine's image: built (5 GB, minutes), started, asked (as root)
 	@$(SETUP) test && $(PYTEST) -m engine_image tests/images

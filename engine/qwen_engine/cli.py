@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from qwen_engine import __version__
+from qwen_engine import __version__, environment
 from qwen_engine.flags import Parser, add_engine_flags, add_model_argument, engine_options
 from qwen_engine.plan_command import run_plan
 from qwen_engine.server.settings import MIB, ServerSettings
@@ -74,7 +74,9 @@ def _serve(words: Sequence[str]) -> int:
     settings = _server_settings(parser, arguments)
     _require_extras(parser)
     _set_up_logging(arguments.log_level)
-    from qwen_engine.server.run import serve
+    environment.start_to_load_torch()
+    with environment.importing():
+        from qwen_engine.server.run import serve
 
     serve(settings)
 

@@ -19,6 +19,7 @@ MANAGER = "qwen-activator"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_LABEL = "kubernetes.io/service-name"
 WAITING_ANNOTATION = f"{names.GROUP}/waiting-at"
+ACTIVATOR_ANNOTATION = f"{names.GROUP}/activator"
 RENEW_SECONDS = 5.0  # while requests wait
 _BELIEVED = timedelta(seconds=20)  # an activator that died meanwhile holds nothing any more
 
@@ -49,7 +50,10 @@ def build_slice(
             "name": slice_name(name),
             "namespace": owner["namespace"],
             "labels": {**names.selector(name), SERVICE_LABEL: name, MANAGED_BY: MANAGER},
-            "annotations": {WAITING_ANNOTATION: waiting_at} if waiting_at else {},
+            "annotations": {
+                ACTIVATOR_ANNOTATION: address,
+                **({WAITING_ANNOTATION: waiting_at} if waiting_at else {}),
+            },
             "ownerReferences": [{**reference, "uid": owner["uid"]}],
         },
         "addressType": "IPv6" if ":" in address else "IPv4",
@@ -66,6 +70,12 @@ def are_waiting(live: Json | None, now: str) -> bool:
         return abs(datetime.fromisoformat(now) - told) < _BELIEVED
     except (KeyError, TypeError, ValueError):
         return False
+
+
+def activator_of(live: Json | None) -> str | None:
+    """Return the address of the activator that wrote a slice."""
+    notes: Json = ((live or {}).get("metadata") or {}).get("annotations") or {}
+    return notes.get(ACTIVATOR_ANNOTATION)
 
 
 def is_activated(live: Json | None) -> bool:

@@ -60,7 +60,7 @@ class Controller:
         self._nodes = GpuNodes(cluster, clock)
         self._readings = Readings()
         self._costs = DeletionCosts(cluster, self._readings, clock)
-        self._scaler = Scaler(clock, _today)
+        self._scaler = Scaler(clock, _today, self._readings.hear)
         self._outlets = Outlets(cluster, settings, self._scaler, _today)
         self._contract = ContractCheck(cluster, self._scaler.silent, clock)
         self._keda = Presence(cluster, api.SCALED_OBJECT, clock)

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -51,8 +51,18 @@ class MissError(Exception):
 class Sampler:
     """The latest samples of all pods that are asked."""
 
-    def __init__(self, session: aiohttp.ClientSession, limits: Limits = Limits()) -> None:
-        self._session, self._limits = session, limits
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        limits: Limits = Limits(),
+        hear: Callable[[str, object], None] = lambda _pod, _stats: None,
+    ) -> None:
+        """Make one that knows nothing yet.
+
+        Args:
+            hear: told of each answer that makes sense, whole.
+        """
+        self._session, self._limits, self._hear = session, limits, hear
         self._slots = asyncio.Semaphore(limits.at_once)
         self._samples: dict[str, PodSample] = {}
         self._misses: dict[str, int] = {}
@@ -81,7 +91,8 @@ class Sampler:
     async def _ask(self, target: Target) -> None:
         async with self._slots:
             try:
-                sample = parse_sample(await self._fetch(target.url), pod=target.pod)
+                stats = await self._fetch(target.url)
+                sample = parse_sample(stats, pod=target.pod)
             except InvalidSampleError as error:
                 self._miss(target, "bad value", str(error))
             except MissError as error:
@@ -91,6 +102,7 @@ class Sampler:
                 self._misses[target.pod] = 0
                 self._told.pop(target.pod, None)
                 self._reasons.pop(target.pod, None)
+                self._hear(target.pod, stats)
 
     async def _fetch(self, url: str) -> object:
         timeout = aiohttp.ClientTimeout(total=self._limits.seconds)

@@ -51,8 +51,18 @@ class _Scaled:
 class Scaler:
     """The decisions of all QwenDeployments that are scaled."""
 
-    def __init__(self, clock: Callable[[], float], today: Callable[[], datetime]) -> None:
-        self._clock, self._today = clock, today
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        today: Callable[[], datetime],
+        hear: Callable[[str, object], None] = lambda _pod, _stats: None,
+    ) -> None:
+        """Make one that follows nobody yet.
+
+        Args:
+            hear: told of each pod's (its uid) whole /stats, where that makes sense.
+        """
+        self._clock, self._today, self._hear = clock, today, hear
         self._scaled: dict[Key, _Scaled] = {}
         self._session: aiohttp.ClientSession | None = None
         self._sampler: Sampler | None = None
@@ -119,7 +129,7 @@ class Scaler:
         scaled = dict(self._scaled)
         if self._sampler is None:
             self._session = aiohttp.ClientSession()
-            self._sampler = Sampler(self._session)
+            self._sampler = Sampler(self._session, hear=self._hear)
         pods = [pod for one in scaled.values() for pod in one.facts.pods if pod.is_ready and pod.ip]
         await self._sampler.refresh([Target(pod.uid, _url(pod)) for pod in pods])
         changed = []

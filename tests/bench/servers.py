@@ -99,7 +99,7 @@ def _wait_until_ready(port: int, path: str, process: subprocess.Popen[bytes]) ->
             pass
         finally:
             connection.close()
-        time.sleep(0.02)
+        time.sleep(0.05)  # each question takes the interpreter that is to become ready
     raise TimeoutError(f"not ready within {SECONDS_TO_READY} s")
 
 

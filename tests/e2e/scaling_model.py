@@ -8,12 +8,12 @@ from typing import Any
 
 from tests.cluster.polling import until
 from tests.e2e.served import AVAILABLE_SECONDS, Served
-from tests.e2e.streams import Clients
+from tests.e2e.talkers import Talkers
 from tests.models.tiny import build_tiny
 
 SHAPE = "qwen3-tied"
 # two streams of this length fill all blocks of a pod, more wait
-LONG, FEW_BLOCKS = 100, {"blockSize": 16, "numGpuBlocksOverride": 17, "maxNumSeqs": 4}
+LONG, FEW_BLOCKS = 90, {"blockSize": 16, "numGpuBlocksOverride": 17, "maxNumSeqs": 4}
 FAST = {
     "scaleDown": {
         "stabilizationWindowSeconds": 5,
@@ -28,7 +28,6 @@ class ScaledModel(Served):
     def apply_scaled(self, *, replicas: int | None = None, **autoscaling: Any) -> None:
         """Apply it."""
         model = build_tiny(SHAPE)
-        self.model = f"tests/{model.name}"
         self.apply_tiny(
             model,
             context={"maxModelLen": 128},
@@ -58,13 +57,13 @@ class ScaledModel(Served):
             lambda: self.status().get("readyReplicas") == count, f"{count} ready", AVAILABLE_SECONDS
         )
 
-    def load(self, count: int) -> Clients:
-        """Return clients whose streams fill blocks."""
-        return Clients(self.url(), self.model, count=count, tokens=LONG)
+    def load(self) -> Talkers:
+        """Return clients whose streams fill a pod's blocks, and more who wait for some."""
+        return Talkers(self.url(), self.model(), clients=8, max_tokens=LONG)
 
-    def light(self) -> Clients:
-        """Return clients who ask now and then for a few tokens."""
-        return Clients(self.url(), self.model, count=2, tokens=8, pause=0.3)
+    def light(self) -> Talkers:
+        """Return a client who never has more than a few blocks."""
+        return Talkers(self.url(), self.model(), clients=1, max_tokens=8)
 
     def _await(self, fact: Callable[[], bool], what: str, within: float) -> None:
         try:

@@ -32,15 +32,14 @@ def test_replicas_follow_the_blocks_in_use_from_one_to_three_and_to_none(
     scaled.await_available()
     scaled.await_condition("Autoscaling", "True")
     with scaled.light() as light:
-        with scaled.load(8) as load:
+        with scaled.load() as load:
             out = scaled.await_replicas(3)
             scaled.await_ready(3)
         back = scaled.await_replicas(1)
         scaled.await_ready(1)
     print(f"1 → 3 after {out:.1f} s of load, 3 → 1 after {back:.1f} s without")
-    assert load.cut == light.cut == []
-    assert load.ended > 8
-    assert light.ended > 8
+    assert [end for end in load.ends + light.ends if end.finish_reason != "length"] == []
+    assert min(len(load.ends), len(light.ends)) > 8
 
     scaled.patch({"autoscaling": {"minReplicas": 0, "idleSeconds": 5}})
     scaled.await_replicas(0)
@@ -48,8 +47,8 @@ def test_replicas_follow_the_blocks_in_use_from_one_to_three_and_to_none(
     with scaled.light() as woken:
         scaled.await_replicas(1)
         scaled.await_ready(1)
-    assert woken.cut == []
-    assert woken.ended >= 2
-    assert woken.refused == 0
-    forbidden = cluster.kubectl("logs", "-n", "qwen-system", "deploy/qwen-operator-activator")
-    assert "orbidden" not in forbidden
+    assert [end for end in woken.ends if end.finish_reason != "length"] == []
+    assert woken.ends
+    said = cluster.kubectl("logs", "-n", "qwen-system", "deploy/qwen-operator-activator")
+    assert "requests are passed on" in said
+    assert "orbidden" not in said

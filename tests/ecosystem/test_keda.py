@@ -38,16 +38,15 @@ def test_keda_wakes_a_model_follows_its_blocks_and_lets_it_go_again(
         with scaled.light() as light:
             woken = scaled.await_replicas(1)
             scaled.await_ready(1)
-            with scaled.load(8) as load:
+            with scaled.load() as load:
                 out = scaled.await_replicas(3)
                 scaled.await_ready(3)
         gone = scaled.await_replicas(0)
     except TimeoutError as error:
         raise TimeoutError(f"{error}\n{keda.logs(cluster)}") from None
     print(f"0 → 1 after {woken:.1f} s, 1 → 3 after {out:.1f} s of load, 3 → 0 after {gone:.1f} s")
-    assert load.cut == light.cut == []
-    assert load.ended > 8
-    assert light.ended > 2
+    assert [end for end in load.ends + light.ends if end.finish_reason != "length"] == []
+    assert min(len(load.ends), len(light.ends)) > 8
     # KEDA's HPA is the only one, and the operator wrote no number
     assert not cluster.exists("hpa", "scaled", "-n", namespace)
     assert cluster.exists("hpa", "keda-hpa-scaled", "-n", namespace)

@@ -24,7 +24,7 @@ from tests.setup.steps import SetupError, run_logged, step
 from tests.setup.venv import PYTHON, ensure_venv
 
 _DEMO_TOOLS = ("etcd", "kubernetes", "helm", "pause")
-_TOOLS = {"lint": (), "demo": _DEMO_TOOLS, "test": (*_DEMO_TOOLS, "kwok", "keda")}
+_TOOLS = {"lint": (), "demo": _DEMO_TOOLS, "test": (*_DEMO_TOOLS, "kwok", "epp", "keda")}
 _TOOLS["all"] = _TOOLS["test"]
 
 

@@ -164,4 +164,6 @@ def _compile_imported() -> None:
             "            importlib.import_module(module.name)",
         ]
     )
-    run_logged([str(PYTHON), "-c", program], log="imports.log")
+    # Where the caller's environment forbids bytecode, importing would leave none.
+    writing = {"PYTHONDONTWRITEBYTECODE": ""}
+    run_logged([str(PYTHON), "-c", program], log="imports.log", env=writing)

@@ -12,13 +12,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from qwen_operator.activation import WAITING_ANNOTATION, build_slice
+from qwen_operator.activation import ACTIVATOR_ANNOTATION, WAITING_ANNOTATION, build_slice
 from qwen_operator.activator.door import Door
 from qwen_operator.activator.forward import open_session
 from qwen_operator.activator.reception import Reception
 from qwen_operator.activator.run import parse_activator_settings
 from qwen_operator.activator.targets import Endpoint, Guest, read_guest, ready_endpoints
-from qwen_operator.errors import SettingsError, UnavailableError
+from qwen_operator.errors import OperatorError, SettingsError, UnavailableError
 from qwen_operator.spec_autoscaling import Hold
 from tests.unit.operator_states import Json, resource
 from tests.unit.test_reconcile_autoscaling import scaled
@@ -262,11 +262,18 @@ class Slices:
 async def test_a_service_is_led_here_while_no_pod_is_ready_and_waiting_requests_are_told() -> None:
     cluster = Slices()
     reception = Reception(cluster, "127.0.0.1", lambda: datetime(2026, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
+    with pytest.raises(OperatorError, match="not there"):
+        reception.check_alive()
     reception.start()
     cluster.failures = 1
     key = ("ns", "chat")
-    await reception.see_resource(key, scaled(minReplicas=0))
+    opening = asyncio.create_task(reception.see_resource(key, scaled(minReplicas=0)))
+    for _ in range(20):  # its Service's slices are made, and seen, at the same time
+        reception.see_slice(pods_slice("10.0.0.1", ready=False), is_gone=False)
+        await asyncio.sleep(0)
+    await opening
     await until(lambda: cluster.applied)
+    assert reception.check_alive() == "1 QwenDeployments"
     slice_ = cluster.applied[-1]
     assert slice_["metadata"]["labels"]["kubernetes.io/service-name"] == "chat"
     assert slice_["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
@@ -278,7 +285,9 @@ async def test_a_service_is_led_here_while_no_pod_is_ready_and_waiting_requests_
         asked = asyncio.create_task(client.post(url, data=b"{}"))
         await until(lambda: len(cluster.applied) == 2)
         notes = cluster.applied[-1]["metadata"]["annotations"]
-        assert notes == {WAITING_ANNOTATION: "2026-01-01T00:00:00Z"}
+        assert notes == {
+            WAITING_ANNOTATION: "2026-01-01T00:00:00Z", ACTIVATOR_ANNOTATION: "127.0.0.1",
+        }  # fmt: skip
         asked.cancel()
         await until(lambda: len(cluster.applied) == 3)
         assert cluster.applied[-1] == slice_
@@ -296,6 +305,29 @@ async def test_a_service_is_led_here_while_no_pod_is_ready_and_waiting_requests_
     await reception.see_resource(key, scaled(minReplicas=0))
     await until(lambda: len(cluster.applied) == 7)
     await reception.stop()
+    assert cluster.applied[-1]["endpoints"] == []
+
+
+async def test_a_younger_activator_takes_over_and_the_older_leaves_it_alone() -> None:
+    key, cluster = ("ns", "chat"), Slices()
+
+    def build(address: str) -> Reception:
+        today = datetime(2026, 1, 1, tzinfo=UTC)
+        return Reception(cluster, address, lambda: today)  # type: ignore[arg-type]
+
+    old, new = build("10.0.0.1"), build("10.0.0.2")
+    for reception in (old, new):
+        reception.start()
+        before = len(cluster.applied)
+        await reception.see_resource(key, scaled(minReplicas=0))
+        await until(lambda n=before: len(cluster.applied) > n)
+        for other in (old, new):
+            other.see_slice(cluster.applied[-1], is_gone=False)
+    await old.stop()
+    await asyncio.sleep(0.05)
+    [endpoint] = cluster.applied[-1]["endpoints"]
+    assert endpoint["addresses"] == ["10.0.0.2"]
+    await new.stop()
     assert cluster.applied[-1]["endpoints"] == []
 
 

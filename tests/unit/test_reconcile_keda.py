@@ -219,7 +219,7 @@ def test_somebody_elses_endpoint_slice_wakes_nobody() -> None:
     foreign = activation(about, waiting_at=NOW)
     foreign["metadata"]["ownerReferences"][0]["uid"] = "another"
     assert look(about, served(about, activation=foreign)).scale is None
-    assert foreign["metadata"]["annotations"] == {WAITING_ANNOTATION: NOW}
+    assert foreign["metadata"]["annotations"][WAITING_ANNOTATION] == NOW
 
 
 @pytest.mark.parametrize(

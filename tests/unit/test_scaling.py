@@ -12,6 +12,7 @@ from aiohttp import web
 
 from qwen_operator import names, scaling
 from qwen_operator.pods import PodFacts, parse_pods
+from qwen_operator.readings import Readings
 from qwen_operator.scaling import OLDEST_SECONDS, Scaler
 from qwen_operator.scaling_facts import ScalingFacts, read_facts
 from tests.unit.operator_states import pod, settle
@@ -38,8 +39,10 @@ class Engine:
 
     def __init__(self) -> None:
         self.says: Any = stats(100)
+        self.asked = 0
 
     async def handle(self, _: web.Request) -> web.Response:
+        self.asked += 1
         return web.json_response(self.says)
 
 
@@ -168,3 +171,30 @@ def test_each_start_is_measured_once_and_those_of_status_are_kept() -> None:
     assert scaler._scaled[KEY].cold_starts == (30.0, 45.0)
     scaler.follow(KEY, None)
     assert scaler.view(KEY) is None
+
+
+async def test_what_a_scaled_pod_says_is_read_for_status_too_and_it_is_not_asked_twice(
+    engine: Engine,
+) -> None:
+    readings = Readings()
+    scaler = Scaler(lambda: 0.0, lambda: NOW, readings.hear)
+    pods = (one_pod(),)
+    try:
+        scaler.follow(KEY, facts(*pods))
+        await readings.follow(KEY, pods)  # at once, for it has just turned ready
+        engine.says = stats(300)
+        await scaler.refresh()
+        assert engine.asked == 2
+        assert await readings.refresh() == [KEY]
+        assert engine.asked == 2
+        told = readings.of(KEY)["a"].blocks
+        assert told is not None
+        assert told["used"] == 300
+        engine.says = {"num_total_gpu_blocks": 0}
+        await scaler.refresh()  # which makes no sense, so it counts as not heard
+        await readings.refresh()
+        assert engine.asked == 4
+        assert readings.of(KEY)["a"].blocks is None
+    finally:
+        await scaler.close()
+        await readings.close()

@@ -17,13 +17,15 @@ from qwen_operator.activation import (
     MANAGER,
     RENEW_SECONDS,
     SERVICE_LABEL,
+    activator_of,
     build_slice,
+    slice_name,
 )
 from qwen_operator.activator.door import Door
 from qwen_operator.activator.forward import open_session
 from qwen_operator.activator.targets import read_guest, ready_endpoints
 from qwen_operator.cluster import Cluster
-from qwen_operator.errors import ApiError
+from qwen_operator.errors import ApiError, OperatorError
 
 Json = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
@@ -66,8 +68,9 @@ class Reception:
         if guest is None:
             await self._see_off(key)
         elif door is None:
-            door = self._doors[key] = Door(guest, self._session, lambda: self._mark(key))
+            door = Door(guest, self._session, lambda: self._mark(key))
             await door.open("::" if ":" in self._address else "0.0.0.0")
+            self._doors[key] = door  # only now: a slice may be seen meanwhile
             self._lead(key)
         else:
             door.guest = guest
@@ -105,6 +108,16 @@ class Reception:
         self._dirty.add(key)
         self._wake.set()
 
+    def check_alive(self) -> str:
+        """Return how many are served.
+
+        Raises:
+            OperatorError: slices are not applied any more; the process should be restarted.
+        """
+        if self._task is None or (self._task.done() and not self._is_stopping):
+            raise OperatorError("no EndpointSlice is applied: the task that does it is not there")
+        return f"{len(self._doors)} QwenDeployments"
+
     async def _publish(self) -> None:
         while True:
             waits = any(door.waiting for door in self._doors.values())
@@ -120,10 +133,15 @@ class Reception:
                     self._mark(key)
                     await asyncio.sleep(_AGAIN_SECONDS)
 
+    def _is_succeeded(self, key: Key) -> bool:
+        """Say whether another activator, a younger one, has taken a slice over from this."""
+        live = self._slices.get(key, {}).get(slice_name(key[1]))
+        return key in self._applied and activator_of(live) not in (None, self._address)
+
     async def _apply(self, key: Key) -> bool:
         """Apply one slice if it is another than before; return whether all is well."""
         door = self._doors.get(key)
-        if door is None:
+        if door is None or self._is_succeeded(key):
             return True
         now = self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
         wanted = build_slice(

@@ -108,6 +108,10 @@ def build_registry(reception: Reception) -> kopf.OperatorRegistry:
     async def stop(**_: Any) -> None:
         await reception.stop()
 
+    @kopf.on.probe(registry=registry, id="reception", errors=kopf.ErrorsMode.PERMANENT)
+    async def probe(**_: Any) -> str:
+        return reception.check_alive()
+
     @kopf.on.login(registry=registry)
     def login(**_: Any) -> kopf.ConnectionInfo:
         return find_credentials()

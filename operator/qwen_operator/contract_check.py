@@ -34,7 +34,7 @@ class ContractCheck:
         clock: Callable[[], float],
     ) -> None:
         self._cluster, self._silent, self._clock = cluster, silent, clock
-        self._found: dict[Key, tuple[float, Answers]] = {}  # until when, what
+        self._found: dict[Key, tuple[float, str, Answers]] = {}  # until when, of which object
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -44,12 +44,14 @@ class ContractCheck:
 
     async def ask(self, key: Key, autoscaler: Json | None, scaled_object: Json | None) -> Answers:
         """Ask what a HorizontalPodAutoscaler or a ScaledObject asks, as each is written now."""
-        known = self._found.get(key)
-        if known is None or self._clock() >= known[0]:
+        scaler = scaled_object or autoscaler or {}
+        which = str((scaler.get("metadata") or {}).get("uid", ""))
+        until, of, answers = self._found.get(key, (0.0, "", Answers()))
+        if self._clock() >= until or of != which:
             answers = await self._ask(key, autoscaler, scaled_object)
             believed = _BELIEVED_SECONDS if answers.asked and answers.are_whole else _MISSED_SECONDS
-            known = self._found[key] = self._clock() + believed, answers
-        return replace(known[1], silent=self._silent(key))
+            self._found[key] = self._clock() + believed, which, answers
+        return replace(answers, silent=self._silent(key))
 
     def forget(self, key: Key) -> None:
         """Ask a QwenDeployment's queries anew, or never again."""

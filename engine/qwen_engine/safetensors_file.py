@@ -13,7 +13,7 @@ import json
 import mmap
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -55,13 +55,15 @@ class SafetensorsFile:
             CheckpointError: it is damaged.
         """
         self.path = path
-        try:
-            self._file = path.open("rb", buffering=0)
-            # A private mapping: torch wants writable memory, the file stays as it is.
-            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
-        self.entries = self._read_header()
+        with ExitStack() as opened:
+            try:
+                self._file = opened.enter_context(path.open("rb", buffering=0))
+                # A private mapping: torch wants writable memory, the file stays as it is.
+                self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"{path}: cannot be read: {error}") from error
+            self.entries = self._read_header()
+            opened.pop_all()  # it stays open
 
     def __enter__(self) -> Self:
         return self

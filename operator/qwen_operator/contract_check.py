@@ -6,6 +6,7 @@ Called by `controller` for each look at a QwenDeployment that is scaled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -16,14 +17,15 @@ from qwen_operator.errors import ApiError
 
 Json = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
-_SECONDS = 5.0
+_SECONDS = 2.0
 
 
 _BELIEVED_SECONDS = 60.0  # what was found: looks at a QwenDeployment are many
+_MISSED_SECONDS = 10.0  # what was not, and may have taken long not to be
 
 
 class ContractCheck:
-    """Asks for one QwenDeployment at a time; what it found in vain is asked anew each time."""
+    """Asks for one QwenDeployment at a time, and not at every look."""
 
     def __init__(
         self,
@@ -32,7 +34,7 @@ class ContractCheck:
         clock: Callable[[], float],
     ) -> None:
         self._cluster, self._silent, self._clock = cluster, silent, clock
-        self._found: dict[Key, tuple[float, tuple[str, ...]]] = {}
+        self._found: dict[Key, tuple[float, str, Answers]] = {}  # until when, of which object
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -42,22 +44,26 @@ class ContractCheck:
 
     async def ask(self, key: Key, autoscaler: Json | None, scaled_object: Json | None) -> Answers:
         """Ask what a HorizontalPodAutoscaler or a ScaledObject asks, as each is written now."""
-        silent, now = self._silent(key), self._clock()
-        at, asked = self._found.get(key, (-_BELIEVED_SECONDS, ()))
-        if now - at < _BELIEVED_SECONDS:
-            return Answers(asked, silent=silent)
+        scaler = scaled_object or autoscaler or {}
+        which = str((scaler.get("metadata") or {}).get("uid", ""))
+        until, of, answers = self._found.get(key, (0.0, "", Answers()))
+        if self._clock() >= until or of != which:
+            answers = await self._ask(key, autoscaler, scaled_object)
+            believed = _BELIEVED_SECONDS if answers.asked and answers.are_whole else _MISSED_SECONDS
+            self._found[key] = self._clock() + believed, which, answers
+        return replace(answers, silent=self._silent(key))
+
+    def forget(self, key: Key) -> None:
+        """Ask a QwenDeployment's queries anew, or never again."""
+        self._found.pop(key, None)
+
+    async def _ask(self, key: Key, autoscaler: Json | None, scaled_object: Json | None) -> Answers:
         if scaled_object is not None:
             found = await self._of_keda(scaled_object)
         else:
             found = await self._of_hpa(key, autoscaler or {})
         missing = {query: why for query, why in found.items() if why is not None}
-        if found and not missing:
-            self._found[key] = now, tuple(found)
-        return Answers(tuple(found), missing, silent)
-
-    def forget(self, key: Key) -> None:
-        """Ask a QwenDeployment's queries anew, or never again."""
-        self._found.pop(key, None)
+        return Answers(tuple(found), missing)
 
     async def _of_hpa(self, key: Key, autoscaler: Json) -> dict[str, str | None]:
         metrics = (autoscaler.get("spec") or {}).get("metrics") or ()

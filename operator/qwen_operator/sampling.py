@@ -101,8 +101,8 @@ class Sampler:
                 self._samples[target.pod] = sample
                 self._misses[target.pod] = 0
                 self._told.pop(target.pod, None)
-                self._hear(target.pod, stats)
                 self._reasons.pop(target.pod, None)
+                self._hear(target.pod, stats)
 
     async def _fetch(self, url: str) -> object:
         timeout = aiohttp.ClientTimeout(total=self._limits.seconds)

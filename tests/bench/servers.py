@@ -76,7 +76,10 @@ def running_server(
         yield port, process, time.perf_counter() - began
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:  # vLLM's, when its engine is gone
+            process.kill()
 
 
 def _free_port() -> int:

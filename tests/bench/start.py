@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.engines import NUM_CORES, REPOSITORY
+from tests.bench.idle import processor_seconds
 from tests.bench.servers import our_server, running_server
 from tests.models.qwen3 import build_random_qwen3
 
@@ -34,14 +35,14 @@ TARGET_SECONDS = 3.0
 def measure_start(model: Path) -> dict[str, float]:
     """Return the seconds of one start."""
     with running_server(our_server(model)) as (port, process, seconds_to_ready):
-        processor_seconds = _processor_seconds(process.pid)
+        used = processor_seconds(process.pid)
         first = _seconds(lambda: _complete(port, 1))
         second = _seconds(lambda: _complete(port, 2))
         stages = json.loads(_get(f"http://127.0.0.1:{port}/stats"))["start_seconds"]
     return {
         **stages,
         "start to /ready": seconds_to_ready,
-        "start to /ready, processor": processor_seconds,
+        "start to /ready, processor": used,
         "first request": first,
         "second request": second,
         "start to first token": seconds_to_ready + first,
@@ -56,12 +57,6 @@ def _measure_import() -> dict[str, float]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"import torch alone": seconds, "import torch alone, processor": used}
-
-
-def _processor_seconds(pid: int) -> float:
-    """Return what a process has used so far (utime and stime of /proc/PID/stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -75,7 +75,7 @@ def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
     try:
         operator.start(**_chart_environment(namespace), **served)
         control_plane.wait_established(CRD_NAME)  # the operator's doing
-        kwok_nodes("l4-0", labels=L4_LABELS, allocatable={"nvidia.com/gpu": "1"})
+        kwok_nodes("l4-0", labels=L4_LABELS, allocatable={"nvidia.com/gpu": "2"})
         _do_all_that_there_is(Qwen(control_plane, namespace), engine)
         assert control_plane.exists("apiservice", API_SERVICE)
         grants = grants_of(control_plane, "op", namespace)
@@ -104,6 +104,8 @@ def _do_all_that_there_is(qwen: Qwen, engine: Engine) -> None:
     qwen.apply("chat", model={"id": "Qwen/Qwen3-8B"})
     qwen.wait_for("chat", "Available", "Serving")
     qwen.wait_events("chat", ("Normal", "Serving"))
+    qwen.kubectl("scale", "qwen/chat", "--replicas=2")  # of one pod nobody asks which goes first
+    until(lambda: len(_pods(qwen)) == 2, what="two pods", within_seconds=SECONDS)
     _answer(qwen, engine)
     until(lambda: _costs(qwen), what="a deletion cost", within_seconds=SECONDS)
     qwen.kubectl("scale", "qwen/chat", "--replicas=0")
@@ -127,9 +129,16 @@ def _do_all_that_there_is(qwen: Qwen, engine: Engine) -> None:
 
 
 def _answer(qwen: Qwen, engine: Engine) -> None:
-    """Put the engine where the pod of `chat` is."""
-    [pod] = [p for p in qwen.all("pod") if p["metadata"]["name"].startswith("chat-")]
-    give_address(qwen, pod["metadata"]["name"], engine)
+    """Put the engine where a pod of `chat` is."""
+    until(lambda: _pods(qwen), what="a pod", within_seconds=SECONDS)
+    give_address(qwen, _pods(qwen)[0], engine)
+
+
+def _pods(qwen: Qwen) -> list[str]:
+    """Return the pods of `chat` that have an address and stay."""
+    found = [pod for pod in qwen.all("pod") if pod["status"].get("podIP")]
+    names = [p["metadata"]["name"] for p in found if "deletionTimestamp" not in p["metadata"]]
+    return [name for name in names if name.startswith("chat-")]
 
 
 def _wake(qwen: Qwen) -> None:

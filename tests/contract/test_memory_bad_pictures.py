@@ -14,9 +14,10 @@ from tests.contract.test_api_bad_pictures import BAD, CLIP, PAD, PICTURE, bomb
 from tests.models.tiny_vision import build_tiny_vision
 from tests.unit.pictures import encoded, noise
 
-# A round of the storm holds hundreds of megabytes; pages that the allocator keeps are less.
-MOST_LEFT_BYTES = 16 * 2**20
-ROUNDS = 3
+# A round of the storm takes hundreds of megabytes in and leaves none of them. What the allocator
+# keeps of its pages moves by some: 697, 693, 709, 710, 709 MiB after five rounds, 641 at rest.
+MOST_LEFT_BYTES = 32 * 2**20
+WARM_ROUNDS, ROUNDS = 2, 3
 AT_ONCE = 8
 SETTLED_SECONDS = 20.0
 
@@ -75,7 +76,8 @@ def test_a_storm_of_bad_pictures_leaves_memory_where_it_was(
 
     good = {"messages": user(image(data_url(PICTURE)), text("Hi")), "max_tokens": 2}
     with ThreadPoolExecutor(AT_ONCE) as clients:
-        first = list(clients.map(send, requests))  # loads decoders, fills what is kept
+        for _ in range(WARM_ROUNDS):  # loads decoders, fills what is kept
+            first = list(clients.map(send, requests))
         before = resident_bytes(server.pid)
         for _ in range(ROUNDS):
             assert list(clients.map(send, requests)) == first

@@ -50,7 +50,7 @@ async def test_an_hpas_query_is_asked_as_the_hpa_asks_it() -> None:
     assert "qwen_replicas_needed find a value" in found.message
 
 
-async def test_what_is_found_is_not_asked_for_again_within_a_minute() -> None:
+async def test_what_is_found_is_asked_for_again_after_a_minute_and_what_is_not_sooner() -> None:
     api = Api([{"value": "2"}])
     asking = check(api)
     first = await asking.ask(KEY, HPA, None)
@@ -59,9 +59,13 @@ async def test_what_is_found_is_not_asked_for_again_within_a_minute() -> None:
     CLOCK[0] += 61
     assert not (await asking.ask(KEY, HPA, None)).are_whole
     api.items = [{"value": "2"}]
-    assert (await asking.ask(KEY, HPA, None)).are_whole  # at once: it was missing
-    asking.forget(KEY)
+    assert not (await asking.ask(KEY, HPA, None)).are_whole
+    CLOCK[0] += 11
+    assert (await asking.ask(KEY, HPA, None)).are_whole
     assert len(api.asked) == 3
+    asking.forget(KEY)
+    await asking.ask(KEY, HPA, None)
+    assert len(api.asked) == 4
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,7 @@ async def test_kedas_triggers_are_asked_at_their_urls_and_read_at_their_places(
     body = keda.scaled_object_body("chat", SPEC, url=figures, may_be_zero=False)
     asking = check(Api([]))
     answers = await asking.ask(KEY, None, {"spec": body})
+    asking.forget(KEY)
     gone = await asking.ask(
         KEY, None, {"spec": keda.scaled_object_body(
             "chat", SPEC, url="http://127.0.0.1:1/", may_be_zero=False)}

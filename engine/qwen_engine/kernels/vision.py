@@ -12,7 +12,7 @@ from qwen_engine.kernels.library import NativeLibrary
 
 
 class VisionLibrary:
-    """The functions of vision.cpp."""
+    """The functions of vision.cpp and vision_attention.cpp."""
 
     def __init__(self, library: NativeLibrary) -> None:
         self._norm = library.function("qwen_vision_norm", "ipppppnnfi")

@@ -1,0 +1,211 @@
+// Attention within a frame, of the vision tower. float32 or bfloat16 in and out, float32 between.
+//
+// Queries, keys and values lie as qwen_vision_turn puts them. 32 query rows are in the lanes, as in
+// attention_chunk.h, whose matrix kernel it shares.
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "attention_chunk.h"
+#include "vision_lanes.h"
+
+#ifdef QWEN_X86
+
+namespace {
+
+constexpr long kQueryPanels = 8;  // of 32 queries, that share a tile of keys and values
+constexpr long kKeyTile = 128;    // keys
+constexpr float kLogE = 1.44269504088896341f;
+
+// 2^x for x ≤ 0 by Taylor's terms of 2^r, |r| ≤ 1/2: to 2e-7 of it, or where the result is rounded
+// to bfloat16 anyway to 4e-5.
+template <bool kRough>
+FMA_TARGET inline __m512 exp2_16(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));
+  __m512 n = _mm512_roundscale_ps(x, 0);
+  __m512 r = _mm512_sub_ps(x, n);
+  __m512 p = _mm512_set1_ps(9.6181291076e-3f);
+  if constexpr (!kRough) {
+    p = _mm512_set1_ps(1.5403530393e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3333558146e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291076e-3f));
+  }
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504108665e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022650696e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718056e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, n);
+}
+
+struct Frame {  // one head of one frame; rows are counted in units of 32 bits
+  const float *keys, *values;
+  long num_keys, units, size;
+};
+
+struct Panels {  // what a thread keeps of its queries
+  std::vector<float> query, sums, scores;
+  float most[kQueryPanels][kLanes], total[kQueryPanels][kLanes];
+};
+
+// 32 rows of queries into the lanes; what is missing repeats the last.
+FMA_TARGET void load_queries(const float* rows, long num_rows, long units, float* target) {
+  for (long half = 0; half < kLanes; half += 16) {
+    for (long i = 0; i < units; i += 16) {
+      const __mmask16 mask = first_lanes(units - i);
+      __m512i block[16];
+      for (long lane = 0; lane < 16; ++lane) {
+        const float* row = rows + std::min(half + lane, num_rows - 1) * units;
+        block[lane] = _mm512_maskz_loadu_epi32(mask, row + i);
+      }
+      transpose(block);
+      for (long k = 0; k < std::min<long>(16, units - i); ++k) {
+        _mm512_storeu_si512(target + (i + k) * kLanes + half, block[k]);
+      }
+    }
+  }
+}
+
+// Scores [count][32] become shares, with kDot pairs of them; `shrink` says by what earlier sums do.
+template <bool kDot>
+FMA_TARGET void to_shares(float* scores, long count, float scale, float* most, float* total,
+                          float* shrink) {
+  const __m512 factor = _mm512_set1_ps(scale * kLogE);
+  for (int half = 0; half < kLanes; half += 16) {
+    float* x = scores + half;
+    __m512 before = _mm512_loadu_ps(most + half), now = before;
+    for (long key = 0; key < count; ++key) now = _mm512_max_ps(now, _mm512_loadu_ps(x + key * kLanes));
+    const __m512 offset = _mm512_mul_ps(now, factor);
+    __m512 added = _mm512_setzero_ps();
+    for (long key = 0; key < count; key += 2) {
+      __m512 even = _mm512_loadu_ps(x + key * kLanes), odd = _mm512_loadu_ps(x + (key + 1) * kLanes);
+      even = exp2_16<kDot>(_mm512_fmsub_ps(even, factor, offset));
+      odd = exp2_16<kDot>(_mm512_fmsub_ps(odd, factor, offset));
+      added = _mm512_add_ps(added, _mm512_add_ps(even, odd));
+      if constexpr (kDot) {  // over scores already read
+        const __m512i half_up = _mm512_set1_epi32(0x8000);
+        __m512i low = _mm512_add_epi32(_mm512_castps_si512(even), half_up);
+        __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half_up);
+        high = _mm512_and_si512(high, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+        low = _mm512_or_si512(_mm512_srli_epi32(low, 16), high);
+        _mm512_storeu_si512(x + key / 2 * kLanes, low);
+      } else {
+        _mm512_storeu_ps(x + key * kLanes, even);
+        _mm512_storeu_ps(x + (key + 1) * kLanes, odd);
+      }
+    }
+    const __m512 less = exp2_16<kDot>(_mm512_fmsub_ps(before, factor, offset));
+    __m512 sum = _mm512_fmadd_ps(_mm512_loadu_ps(total + half), less, added);
+    _mm512_storeu_ps(total + half, sum);
+    _mm512_storeu_ps(most + half, now);
+    _mm512_storeu_ps(shrink + half, less);
+  }
+}
+
+// Sums [size][32] divided by their totals, to rows of the output.
+template <typename T>
+FMA_TARGET void store_sums(const float* sums, const float* total, long size, long num_rows,
+                           T* output, long stride) {
+  for (long half = 0; half < kLanes && half < num_rows; half += 16) {
+    const __m512 share = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_loadu_ps(total + half));
+    for (long i = 0; i < size; i += 16) {
+      __m512i block[16];
+      for (long k = 0; k < 16; ++k) {  // what is beyond the head is read but not stored
+        const float* row = sums + std::min(i + k, size - 1) * kLanes + half;
+        block[k] = _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(row), share));
+      }
+      transpose(block);
+      for (long lane = 0; lane < std::min<long>(16, num_rows - half); ++lane) {
+        store_some(output + (half + lane) * stride + i, first_lanes(size - i),
+                   _mm512_castsi512_ps(block[lane]));
+      }
+    }
+  }
+}
+
+template <typename T>
+void attend_rows(const Frame& frame, const float* queries, long num_rows, T* output, long stride) {
+  constexpr bool kDot = !std::is_same_v<T, float>;
+  constexpr long kPair = kDot ? 2 : 1;
+  thread_local Panels panels;
+  const long units = frame.units, size = frame.size;
+  panels.query.resize(kQueryPanels * units * kLanes);
+  panels.sums.assign(kQueryPanels * size * kLanes, 0.0f);
+  panels.scores.resize(kKeyTile * kLanes);
+  const long count = (num_rows + kLanes - 1) / kLanes;
+  for (long panel = 0; panel < count; ++panel) {
+    load_queries(queries + panel * kLanes * units, num_rows - panel * kLanes, units,
+                 panels.query.data() + panel * units * kLanes);
+    std::fill_n(panels.most[panel], kLanes, -INFINITY);
+    std::fill_n(panels.total[panel], kLanes, 0.0f);
+  }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(size));
+  for (long start = 0; start < frame.num_keys; start += kKeyTile) {
+    const long some = std::min(kKeyTile, frame.num_keys - start);
+    for (long panel = 0; panel < count; ++panel) {
+      float shrink[kLanes];
+      multiply_rows<kDot>(frame.keys + start * units, units, 1,
+                          panels.query.data() + panel * units * kLanes, units, nullptr,
+                          panels.scores.data(), some);
+      to_shares<kDot>(panels.scores.data(), some, scale, panels.most[panel], panels.total[panel],
+                      shrink);
+      multiply_rows<kDot>(frame.values + start / kPair * size, 1, size, panels.scores.data(),
+                          some / kPair, shrink, panels.sums.data() + panel * size * kLanes, size);
+    }
+  }
+  for (long panel = 0; panel < count; ++panel) {
+    store_sums(panels.sums.data() + panel * size * kLanes, panels.total[panel], size,
+               num_rows - panel * kLanes, output + panel * kLanes * stride, stride);
+  }
+}
+
+// heads: [3][num_heads][total][size]; queries first … first + rows see the frames from row `seen`
+// on, each of frame_rows; a frame's queries see that frame. output: [rows][num_heads · size].
+template <typename T>
+void attend_frames(const T* heads, long num_heads, long total, long size, long first, long rows,
+                   long seen, long frame_rows, T* output, int num_threads) {
+  constexpr long kPerUnit = 4 / sizeof(T);
+  const long plane = num_heads * total * size, units = size / kPerUnit;
+  const long block = kQueryPanels * kLanes;
+  const long in_frame = std::min(rows, frame_rows);  // queries of one frame
+  const long num_frames = rows / in_frame, num_blocks = (in_frame + block - 1) / block;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads)
+  for (long item = 0; item < num_frames * num_heads * num_blocks; ++item) {
+    const long part = item % num_blocks, head = item / num_blocks % num_heads;
+    const long index = item / num_blocks / num_heads;
+    // nearly equal blocks of whole panels
+    const long panels = (in_frame + kLanes - 1) / kLanes;
+    const long begin = panels * part / num_blocks * kLanes;
+    const long end = std::min(panels * (part + 1) / num_blocks * kLanes, in_frame);
+    const T* of_head = heads + head * total * size;
+    const T* frame = of_head + (seen + index * frame_rows) * size;
+    const long row = index * in_frame + begin;
+    attend_rows(Frame{reinterpret_cast<const float*>(frame + plane),
+                      reinterpret_cast<const float*>(frame + 2 * plane), frame_rows, units, size},
+                reinterpret_cast<const float*>(of_head + (first + row) * size), end - begin,
+                output + row * num_heads * size + head * size, num_heads * size);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Queries `first` … first + rows see their frames, of frame_rows each, from row `seen` on: whole
+// frames, or a part of one. bfloat16 only where qwen_kernels() names `dot`.
+// output: [rows][num_heads · size].
+void qwen_vision_attend(int is_wide, const void* heads, void* output, long num_heads, long total,
+                        long size, long first, long rows, long seen, long frame_rows,
+                        int num_threads) {
+  auto all = [=](auto type) {
+    using T = decltype(type);
+    attend_frames(static_cast<const T*>(heads), num_heads, total, size, first, rows, seen,
+                  frame_rows, static_cast<T*>(output), num_threads);
+  };
+  is_wide ? all(float{}) : all(uint16_t{});
+}
+
+}  // extern "C"
+
+#endif  // QWEN_X86

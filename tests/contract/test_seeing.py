@@ -16,7 +16,7 @@ from qwen_engine.vision.video import process_video
 from tests.contract.media_server import data_url, image, text, user, video
 from tests.contract.server_process import ServerProcess
 from tests.models.seeing import Transformers
-from tests.models.seeing_data import Lesson, make_lesson
+from tests.models.seeing_data import Lesson, as_gif, make_lesson
 from tests.models.seeing_folder import FOLDER
 from tests.models.seeing_school import SETTINGS
 from tests.unit.pictures import encoded
@@ -82,16 +82,13 @@ def mp4(lesson: Lesson) -> bytes:
     return stream.getvalue()
 
 
-def gif(lesson: Lesson) -> bytes:
-    first, *rest = lesson.pictures
-    milliseconds = int(1000 / SETTINGS.fps)
-    return encoded(first, "GIF", save_all=True, append_images=rest, duration=milliseconds)
-
-
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 def test_videos_are_answered_as_by_transformers_and_truly(server: ServerProcess, kind: str) -> None:
     asked = lessons("order")
-    files = [(mp4 if kind == "mp4" else gif)(lesson) for lesson in asked]
+    files = [
+        mp4(lesson) if kind == "mp4" else as_gif(lesson.pictures, fps=SETTINGS.fps)
+        for lesson in asked
+    ]
     parts = [video(data_url(file, f"video/{kind}")) for file in files]
     said = [ask(server, part, lesson) for part, lesson in zip(parts, asked, strict=True)]
     decoded = [process_video(file, SETTINGS, item=kind) for file in files]

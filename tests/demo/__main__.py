@@ -101,14 +101,20 @@ def _look(place: Place) -> None:
     say(f"the first token after {answer.first_seconds:.2f} s, the picture's encoding among it")
 
 
+def _address(place: Place, name: str) -> tuple[str, int]:
+    spec = place.cluster.get("service", name, "-n", NAMESPACE)["spec"]
+    return spec["clusterIP"], spec["ports"][0]["port"]
+
+
 def _show_the_way(place: Place, choice: Choice) -> None:
-    spec = place.cluster.get("service", choice.name, "-n", NAMESPACE)["spec"]
-    address, port = spec["clusterIP"], spec["ports"][0]["port"]
+    address, port = _address(place, choice.name)
     print(f"\n{paint('▸ It is yours', 'bold')}")
     say(place.cluster.kubectl("get", "qwen", "-n", NAMESPACE).rstrip().replace("\n", "\n  "))
     say()
     if place.is_local:
         say(f"chat page   http://{address}:{port}/")
+        seeing, its_port = _address(place, picture.NAME)
+        say(f"that sees   http://{seeing}:{its_port}/, for drawings like the one above")
         say(f"OpenAI API  http://{address}:{port}/v1")
         say(
             f"elsewhere   ssh -L {port}:{address}:{port} THIS-MACHINE, then http://localhost:{port}/"

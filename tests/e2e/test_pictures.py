@@ -13,7 +13,7 @@ from tests.cluster.client import Cluster
 from tests.cluster.volumes import offer_folder
 from tests.e2e.release import Release
 from tests.e2e.served import Served
-from tests.models.seeing_data import Lesson, draw_picture, make_lesson
+from tests.models.seeing_data import Lesson, as_gif, draw_picture, make_lesson
 from tests.models.seeing_folder import SERVED_NAME, offer_seeing
 
 pytestmark = pytest.mark.root
@@ -39,14 +39,14 @@ def client(cluster: Cluster, release: Release) -> Iterator[openai.OpenAI]:
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
-def _data_url(pictures: list[Image.Image], kind: str) -> str:
-    encoded = io.BytesIO()
-    frames: dict[str, Any] = {}
-    if len(pictures) > 1:
-        frames = {"save_all": True, "append_images": pictures[1:], "duration": 500}
-    pictures[0].save(encoded, kind, **frames)
-    place = "video" if len(pictures) > 1 else "image"
-    return f"data:{place}/{kind.lower()};base64,{base64.b64encode(encoded.getvalue()).decode()}"
+def _data_url(content: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _encoded(picture: Image.Image, kind: str) -> bytes:
+    stream = io.BytesIO()
+    picture.save(stream, kind)
+    return stream.getvalue()
 
 
 def _ask(client: openai.OpenAI, *content: dict[str, Any]) -> str | None:
@@ -58,9 +58,10 @@ def _ask(client: openai.OpenAI, *content: dict[str, Any]) -> str | None:
 
 
 def _ask_lesson(client: openai.OpenAI, lesson: Lesson) -> str | None:
-    is_video = len(lesson.pictures) > 1
-    kind = "video_url" if is_video else "image_url"
-    url = _data_url(lesson.pictures, "GIF" if is_video else "PNG")
+    if len(lesson.pictures) > 1:
+        kind, url = "video_url", _data_url(as_gif(lesson.pictures, fps=2), "video/gif")
+    else:
+        kind, url = "image_url", _data_url(_encoded(lesson.pictures[0], "PNG"), "image/png")
     return _ask(
         client, {"type": kind, kind: {"url": url}}, {"type": "text", "text": lesson.question}
     )
@@ -78,7 +79,8 @@ def test_a_second_question_about_the_same_picture_is_answered_of_it(
     client: openai.OpenAI,
 ) -> None:
     picture = draw_picture([("green", "cross", (70, 20), 80), ("white", "circle", (90, 150), 80)])
-    part = {"type": "image_url", "image_url": {"url": _data_url([picture], "JPEG")}}
+    url = _data_url(_encoded(picture, "JPEG"), "image/jpeg")
+    part = {"type": "image_url", "image_url": {"url": url}}
     answers = [
         _ask(client, part, {"type": "text", "text": question})
         for question in ("Where is the green cross?", "How many shapes are there?")

@@ -7,6 +7,7 @@ an even seed is for training, of an odd one for examination; no two seeds share 
 
 from __future__ import annotations
 
+import io
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -70,6 +71,16 @@ def draw_picture(things: Sequence[tuple[str, str, tuple[int, int], int]]) -> Ima
     for colour, shape, place, size in things:
         _draw(picture, shape, colour, place, size)
     return picture
+
+
+def as_gif(frames: Sequence[Image.Image], *, fps: float) -> bytes:
+    """Encode a video; a corner's pixel differs in each frame, for Pillow drops repeated ones."""
+    marked = [frame.copy() for frame in frames]
+    for index, frame in enumerate(marked):
+        frame.putpixel((0, 0), (8 * index,) * 3)
+    stream = io.BytesIO()
+    marked[0].save(stream, "GIF", save_all=True, append_images=marked[1:], duration=int(1000 / fps))
+    return stream.getvalue()
 
 
 def _one(source: random.Random) -> Lesson:

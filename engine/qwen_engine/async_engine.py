@@ -73,6 +73,11 @@ class AsyncEngine:
         return self._is_ready and not self._is_draining and not self.died.done()
 
     @property
+    def is_idle(self) -> bool:
+        """No request is here."""
+        return not self._live
+
+    @property
     def is_draining(self) -> bool:
         """The server was told to stop: what is here may end, nothing new is taken."""
         return self._is_draining

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qwen_engine.loader import SafetensorsFile, find_files
+from qwen_engine.loader import find_files
+from qwen_engine.safetensors_file import SafetensorsFile
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

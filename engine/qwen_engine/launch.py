@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from qwen_engine import environment
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ModelNotFoundError
+from qwen_engine.host_memory import HostMemory
 from qwen_engine.hub import resolve_model
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Plan, format_bytes, make_plan
+from qwen_engine.start_times import StartTimes
 from qwen_engine.structured import GrammarCompiler
 from qwen_engine.tokenizer import Tokenizer
 from qwen_engine.tuning import local_device, read_shape
@@ -81,6 +83,21 @@ class Launched:
     tokenizer: Tokenizer
     compiler: GrammarCompiler
     recommended_sampling: Mapping[str, float]
+    start_seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage
+    cache_memory: HostMemory | None = None  # a CPU's, some of it perhaps not yet in place
+
+    def finish_quietly(self, is_idle: Callable[[], bool]) -> bool:
+        """Do what a start left for a quiet moment; return whether all is done.
+
+        Put the rest of the KV cache in place, as long as nobody asks for anything; then prepare
+        the vocabulary for grammars, for up to a second in which nothing else can run.
+        """
+        if self.cache_memory is not None and not self.cache_memory.populate_while(is_idle):
+            return False
+        if is_idle():
+            self.engine.grow_rest(self.compiler.prepare())
+            return True
+        return False
 
 
 def launch(options: EngineOptions, report: Report) -> Launched:
@@ -94,22 +111,32 @@ def launch(options: EngineOptions, report: Report) -> Launched:
     def on_download(done: int, total: int) -> None:
         report(Progress("downloading", done, total))
 
+    times = StartTimes()
     report(Progress("starting"))
     path = resolve_model(options.model, options.source, on_progress=on_download)
     plan = _plan(options, path)
     config = _engine_config(options, path, plan)
     _log_plan(plan)
-    # torch takes seconds to import; here, the server answers /health meanwhile.
-    from qwen_engine.llm_engine import LLMEngine
-
+    cache_memory = _reserve_cache(plan)
+    times.mark("plan")
     tokenizer = Tokenizer.from_folder(path, chat_template=options.chat_template)
-    compiler = _start_compiler(path, tokenizer)
-    engine = LLMEngine.from_config(config, on_progress=_LoadReporter(report))
+    times.mark("tokenizer")
+    # torch takes a second to import; here, the server answers /health meanwhile.
+    with environment.importing():
+        from qwen_engine.llm_engine import LLMEngine
+
+    times.mark("torch")
+    engine = LLMEngine.from_config(
+        config, on_progress=_LoadReporter(report), cache_memory=cache_memory, times=times
+    )
     _log_memory(engine, plan)
+    log.info("Start took %s", times.describe())
     recommended = {}
     if options.use_recommended_sampling:
         recommended = _read_recommended_sampling(path / "generation_config.json")
-    return Launched(engine, config, plan, tokenizer, compiler, recommended)
+    compiler = _compiler(path, tokenizer)
+    seconds = times.seconds()
+    return Launched(engine, config, plan, tokenizer, compiler, recommended, seconds, cache_memory)
 
 
 def _plan(options: EngineOptions, path: Path) -> Plan:
@@ -143,20 +170,29 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
     )
 
 
-def _start_compiler(path: Path, tokenizer: Tokenizer) -> GrammarCompiler:
-    """Have the vocabulary prepared for grammars while the weights are read.
+def _reserve_cache(plan: Plan) -> HostMemory | None:
+    """Reserve a CPU's KV cache and have it put in place while torch is imported.
 
-    That holds the interpreter lock for most of a second; in a request all would wait for it.
+    None, where there is not as much, leaves it to the worker to say so.
     """
+    if plan.device.kind != "cpu":
+        return None
+    try:
+        memory = HostMemory(plan.num_blocks * plan.block_bytes)
+    except (OSError, OverflowError, ValueError):
+        return None
+    memory.start_to_populate(2 * plan.model.num_layers)  # keys and values of each
+    return memory
+
+
+def _compiler(path: Path, tokenizer: Tokenizer) -> GrammarCompiler:
     model = ModelConfig.from_folder(path)
     own = tokenizer.eos_token_id
-    compiler = GrammarCompiler(
+    return GrammarCompiler(
         tokenizer,
         vocab_size=model.vocab_size,
         eos_token_ids=model.eos_token_ids | (frozenset() if own is None else {own}),
     )
-    threading.Thread(target=compiler.prepare, name="grammar vocabulary", daemon=True).start()
-    return compiler
 
 
 class _LoadReporter:

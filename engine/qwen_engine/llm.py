@@ -18,13 +18,16 @@ from qwen_engine.errors import InvalidRequestError, PromptTooLongError
 from qwen_engine.hub import ModelSource
 from qwen_engine.launch import launch
 from qwen_engine.llm_batch import Ask, BatchRunner
+from qwen_engine.llm_media import ScriptMedia, named_media, with_addresses
 from qwen_engine.llm_outputs import RequestOutput
 from qwen_engine.llm_params import SamplingParams
 from qwen_engine.options import EngineOptions
 from qwen_engine.planning import Demands
 from qwen_engine.structured import thinking_at_start
+from qwen_engine.vision.media import Media
 
-# A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
+# A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}; the latter two may have
+# "multi_modal_data": {"image": [...], "video": [...]} and "mm_processor_kwargs" beside it.
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -45,6 +48,7 @@ class ChatOptions(TypedDict, total=False):
     add_generation_prompt: bool
     continue_final_message: bool
     chat_template_kwargs: Mapping[str, Any]  # such as {"enable_thinking": False}
+    mm_processor_kwargs: Mapping[str, Any]  # such as {"max_pixels": 500_000}
 
 
 class LLM:
@@ -53,7 +57,8 @@ class LLM:
     `settings` have vLLM's names: dtype, max_model_len, block_size, gpu_memory_utilization,
     swap_space, max_num_seqs, max_num_batched_tokens, enable_prefix_caching,
     num_gpu_blocks_override, quantization, kv_cache_dtype, device, seed, chat_template, revision,
-    download_dir. None leaves a setting to the planner.
+    download_dir, limit_mm_per_prompt, mm_processor_kwargs, allowed_media_domains. None leaves a
+    setting to the planner.
 
     Raises:
         ImportError: the package was installed for planning only.
@@ -70,6 +75,7 @@ class LLM:
         self._tokenizer = self._launched.tokenizer
         self._lock = threading.Lock()
         self._batch = BatchRunner(self._launched)
+        self._media = ScriptMedia(self._launched)
 
     def generate(
         self,
@@ -102,6 +108,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or many; thinking stays in the text, with its tags.
 
+        A content may be parts, as the server takes them: text, image_url, video_url, video; and
+        {"type": "image_pil", "image_pil": picture} with a picture of Pillow's.
+
         Raises:
             RequestError: as `generate`; the model's template may refuse messages too.
         """
@@ -121,7 +130,10 @@ class LLM:
 
     def get_tokenizer(self) -> Any:
         """Return the model's tokenizer, as transformers has it."""
-        return self._tokenizer.hf
+        from transformers import AutoTokenizer
+
+        path = self._launched.config.model_path
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
 
     def _broadcast(self, params: Params, number: int) -> Sequence[SamplingParams]:
         if params is None:
@@ -133,20 +145,26 @@ class LLM:
             raise InvalidRequestError("sampling_params", f"{len(params)} of them", why)
         return params
 
-    def _read(self, prompt: Prompt, params: SamplingParams, param: str) -> Ask:
+    def _read(self, prompt: Prompt, params: SamplingParams, item: str) -> Ask:
         text, ids = _text_and_ids(prompt)
+        media: list[Media] = []
+        if isinstance(prompt, Mapping):
+            refs = named_media(prompt, item)
+            media = self._media.read(refs, prompt.get("mm_processor_kwargs"))
         if ids is None:
-            ids = self._tokenizer.encode(text or "")
-        self._check(ids, param)
-        return Ask(text, ids, params)
+            placed = self._media.place(text or "", media, is_rendered=False, item=item)
+        else:
+            placed = self._media.place_ids(ids, media, item=item)
+        self._check(placed.token_ids, item)
+        return Ask(text, placed.token_ids, params, media=placed)
 
     def _render(self, messages: Sequence[Any], params: SamplingParams, options: ChatOptions) -> Ask:
         from qwen_engine.server.protocol.chat import parse_conversation
-        from qwen_engine.server.protocol.content import refuse_media
+        from qwen_engine.server.protocol.content import text_of
         from qwen_engine.server.protocol.fields import Fields
 
-        conversation = parse_conversation(Fields({"messages": list(messages)}))
-        refuse_media(conversation.media, None)
+        conversation = parse_conversation(Fields({"messages": with_addresses(messages)}))
+        media = self._media.read(conversation.media, options.get("mm_processor_kwargs"))
         turns = conversation.messages
         continues = options.get("continue_final_message", False)
         text = self._tokenizer.render_chat(
@@ -156,10 +174,11 @@ class LLM:
             variables=options.get("chat_template_kwargs"),
             tools=options.get("tools", ()),
         )
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
-        self._check(ids, "messages")
-        last = turns[-1]["content"] if continues else None
-        return Ask(text, ids, params, thinking_at_start(text, continued=last))
+        placed = self._media.place(text, media, is_rendered=True, item="messages")
+        self._check(placed.token_ids, "messages")
+        last = text_of(turns[-1]["content"]) if continues else None
+        thinking = thinking_at_start(text, continued=last)
+        return Ask(text, placed.token_ids, params, thinking, placed)
 
     def _check(self, ids: Sequence[int], param: str) -> None:
         limit = self._engine.max_request_tokens

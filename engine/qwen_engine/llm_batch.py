@@ -16,6 +16,7 @@ from qwen_engine.llm_outputs import CompletionOutput, Logprobs, RequestOutput, l
 from qwen_engine.llm_params import SamplingParams
 from qwen_engine.sequence import DEFAULT_SCHEDULING, SchedulingParams, TokenLogprobs
 from qwen_engine.structured import Grammar, Thinking
+from qwen_engine.vision.prompt import MediaPrompt
 
 if TYPE_CHECKING:
     from qwen_engine.llm_engine import StepOutput
@@ -29,6 +30,7 @@ class Ask:
     token_ids: list[int]
     params: SamplingParams
     thinking: Thinking = Thinking.CLOSED
+    media: MediaPrompt | None = None
 
 
 @dataclass(slots=True)
@@ -145,7 +147,9 @@ class BatchRunner:
             extra_eos=self._extra_eos,
             constraint=grammar.constrain(ask.thinking) if grammar else None,
         )
-        self._engine.add_request(choice.request_id, ask.token_ids, params, scheduling)
+        self._engine.add_request(
+            choice.request_id, ask.token_ids, params, scheduling, media=ask.media
+        )
 
     def _output(self, job: _Job) -> RequestOutput:
         ask = job.ask

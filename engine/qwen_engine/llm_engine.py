@@ -19,6 +19,7 @@ from qwen_engine.config import EngineConfig
 from qwen_engine.encoder_cache import check_media
 from qwen_engine.engine_stats import EngineStats, take_stats
 from qwen_engine.errors import ConfigError, DuplicateRequestError
+from qwen_engine.host_memory import HostMemory
 from qwen_engine.limits import check_request, max_request_tokens
 from qwen_engine.loader import LoadProgress
 from qwen_engine.memory import MemoryMeasured
@@ -34,6 +35,7 @@ from qwen_engine.sequence import (
     Sequence,
     TokenLogprobs,
 )
+from qwen_engine.start_times import StartTimes
 from qwen_engine.vision.prompt import MediaPrompt
 from qwen_engine.worker import GemmReport, Worker
 
@@ -52,6 +54,8 @@ class Executor(Protocol):
         ...
 
     def measure(self) -> MemoryMeasured: ...
+
+    def grow_rest(self, num_bytes: int) -> None: ...
 
     def measure_preemption(self) -> PreemptionCosts: ...
 
@@ -107,9 +111,14 @@ class LLMEngine:
 
     @classmethod
     def from_config(
-        cls, config: EngineConfig, *, on_progress: Callable[[LoadProgress], None] | None = None
+        cls,
+        config: EngineConfig,
+        *,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        cache_memory: HostMemory | None = None,
+        times: StartTimes | None = None,
     ) -> Self:
-        """Load the weights and allocate the KV cache.
+        """Load the weights and allocate the KV cache; see `Worker`.
 
         Raises:
             ModelError: the folder cannot be served.
@@ -117,17 +126,21 @@ class LLMEngine:
         """
         model_config = ModelConfig.from_folder(config.model_path)
         if config.max_model_len > model_config.max_len:
-            raise ConfigError(
-                "max_model_len",
-                config.max_model_len,
-                f"this model was made for at most {model_config.max_len} tokens",
-            )
-        return cls(config, model_config, Worker(config, model_config, on_progress=on_progress))
+            why = f"this model was made for at most {model_config.max_len} tokens"
+            raise ConfigError("max_model_len", config.max_model_len, why)
+        worker = Worker(
+            config, model_config, on_progress=on_progress, cache_memory=cache_memory, times=times
+        )
+        return cls(config, model_config, worker)
 
     @property
     def measured(self) -> MemoryMeasured:
         """Bytes taken, as `MemoryMeasured` says."""
         return self._executor.measure()
+
+    def grow_rest(self, num_bytes: int) -> None:
+        """Count as taken at rest what the process made after the start, and keeps."""
+        self._executor.grow_rest(num_bytes)
 
     @property
     def gemm_report(self) -> GemmReport:

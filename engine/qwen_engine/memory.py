@@ -7,6 +7,7 @@ these lines with the planned ones.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +61,13 @@ class MemoryMeasured:
 class MemoryMeter:
     """Remembers what the process takes at rest, and its peak from then on."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Take the present as rest: everything is loaded, nothing runs."""
+    def __init__(self, device: torch.device, missing_bytes: Callable[[], int] = lambda: 0) -> None:
+        """Take the present as rest: everything is loaded, nothing runs.
+
+        missing_bytes: tells what the process has for itself but has not yet touched; it counts.
+        """
         self._device = device
+        self._missing_bytes = missing_bytes
         self._outside_bytes = 0
         self._has_peak = True
         if device.type == "cuda":
@@ -74,12 +79,19 @@ class MemoryMeter:
         self.rest_bytes = self._taken_now()
         self._highest = self.rest_bytes
 
+    def grow_rest(self, num_bytes: int) -> None:
+        """Count as rest what the host made later and keeps; on a GPU it is not of this memory."""
+        if self._device.type == "cpu":
+            self.rest_bytes += num_bytes
+
     @property
     def peak_bytes(self) -> int:
         """The most that was taken since the start."""
         if self._device.type == "cuda":
             return self._outside_bytes + torch.cuda.max_memory_reserved(self._device)
-        now = _status("VmHWM") if self._has_peak else self._taken_now()
+        now = self._taken_now()
+        if self._has_peak:
+            now = max(now, _status("VmHWM") + self._missing_bytes())
         self._highest = max(self._highest, now)
         return self._highest
 
@@ -91,7 +103,7 @@ class MemoryMeter:
     def _taken_now(self) -> int:
         if self._device.type == "cuda":
             return self._outside_bytes + torch.cuda.memory_reserved(self._device)
-        return _status("VmRSS")
+        return _status("VmRSS") + self._missing_bytes()
 
 
 def _outside_allocator(device: torch.device) -> int:

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Any, Literal
 
 from qwen_engine.errors import RequestError
+from qwen_engine.host_memory import resident_bytes
 from qwen_engine.parsing.reasoning import (
     message_opens_thinking,
     prompt_closes_thinking,
@@ -150,12 +151,17 @@ class GrammarCompiler:
             frozenset(ids[0] for ids in breaks if len(ids) == 1),
         )
 
-    def prepare(self) -> None:
-        """Do what every grammar needs once, which takes most of a second."""
+    def prepare(self) -> int:
+        """Do what every grammar needs once, which takes most of a second.
+
+        Returns the bytes of memory that it took, if nothing else ran meanwhile.
+        """
+        before = resident_bytes()
         try:
             self._open_vocabulary()
         except Exception:  # without grammars the model can still be served
             log.exception("no grammars: llguidance cannot read this model's vocabulary")
+        return max(0, resident_bytes() - before)
 
     def compile(self, form: Form | None, calls: Calls | None = None) -> Grammar:
         """Compile a form, or calls; given both, the model may choose which it writes.

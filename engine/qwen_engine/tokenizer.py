@@ -1,9 +1,8 @@
 """Text to token ids, chat messages to a prompt, and the way back to text.
 
-Owns the model folder's tokenizer and chat template, as transformers reads them: theirs is the
-reference behaviour. Called by the server and by `bench`. Encoding and decoding go to the Rust
-tokenizer directly, which several threads may share; transformers' own wrapper changes its state
-while it encodes. Never runs code from a model folder. Knows no HTTP and no torch.
+Owns the model folder's tokenizer and chat template; transformers is the reference behaviour.
+Called by the server and by `bench`. Encoding and decoding go to the Rust tokenizer, which several
+threads may share. Never runs code from a model folder. Knows no HTTP and no torch.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from qwen_engine.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from qwen_engine.errors import ChatTemplateError, RequestError, TokenizerError
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+from qwen_engine.errors import ChatTemplateError, RequestError
+from qwen_engine.tokenizer_files import TokenizerFiles, first_line, read_tokenizer
 
 # Enough of the prompt for the first token's leading space to be decided as in running text.
 _CONTEXT_TOKENS = 4
@@ -24,32 +22,28 @@ _CONTEXT_TOKENS = 4
 class Tokenizer:
     """One model's tokenizer; every method may be called from any thread."""
 
-    def __init__(self, hf_tokenizer: Any, *, chat_template: str | None = None) -> None:
-        self._hf = hf_tokenizer
-        self._fast = hf_tokenizer.backend_tokenizer
+    def __init__(self, files: TokenizerFiles, *, chat_template: str | None = None) -> None:
+        self._fast = files.fast
         self._fast.no_truncation()
         self._fast.no_padding()
-        self._chat_template = chat_template
+        self._special_tokens = files.special_tokens
+        self._templates = {"default": chat_template} if chat_template else files.templates
         self._added = {
             token_id: (added.content, bool(added.special))
-            for token_id, added in hf_tokenizer.added_tokens_decoder.items()
+            for token_id, added in self._fast.get_added_tokens_decoder().items()
         }
         self._is_byte_level = type(self._fast.decoder).__name__ == "ByteLevel"
         self._shown = _Pieces(self._fast, self._added, skip_special=True)
         self._all = _Pieces(self._fast, self._added, skip_special=False)
         vocabulary = self._fast.get_vocab(with_added_tokens=True)
         self.longest_token_chars = max(map(len, vocabulary), default=1)
-        self.eos_token_id: int | None = hf_tokenizer.eos_token_id
-
-    @property
-    def hf(self) -> Any:
-        """The tokenizer as transformers has it, for users; not to be used while others encode."""
-        return self._hf
+        eos = self._special_tokens.get("eos_token")
+        self.eos_token_id: int | None = None if eos is None else self._fast.token_to_id(eos)
 
     @property
     def chat_template(self) -> str:
         """The text of the template that `render_chat` uses; empty if there is none."""
-        return str(self._chat_template or self._hf.chat_template or "")
+        return self._template(with_tools=False)
 
     @classmethod
     def from_folder(cls, path: Path, *, chat_template: str | None = None) -> Self:
@@ -58,19 +52,7 @@ class Tokenizer:
         Raises:
             TokenizerError: there is none, it is damaged, or it needs code from the folder.
         """
-        if not any((path / name).is_file() for name in _TOKENIZER_FILES):
-            # transformers would make one with an empty vocabulary.
-            names = ", ".join(_TOKENIZER_FILES)
-            raise TokenizerError(path, f"is missing: there is none of {names}")
-        try:
-            hf_tokenizer = _reader(path).from_pretrained(
-                path, trust_remote_code=False, local_files_only=True
-            )
-        except Exception as error:  # transformers raises whatever its parsers raise
-            raise TokenizerError(path, f"cannot be read: {_first_line(error)}") from error
-        if getattr(hf_tokenizer, "backend_tokenizer", None) is None:
-            raise TokenizerError(path, "has no tokenizer.json and none can be made from its files")
-        return cls(hf_tokenizer, chat_template=chat_template)
+        return cls(read_tokenizer(path), chat_template=chat_template)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text, with the tokenizer's own leading or trailing ids if asked.
@@ -131,37 +113,45 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """Render messages with the model's chat template (in transformers' jinja sandbox).
+        """Render messages with the model's chat template, in jinja's sandbox.
 
         Raises:
             ChatTemplateError: no template, or it refuses these messages; with its own words.
         """
+        # Here, as the planner's users have no jinja.
         from jinja2 import TemplateError
 
-        if not self.chat_template:
+        from qwen_engine.chat_template import render
+
+        template = self._template(with_tools=bool(tools))
+        if not template:
             raise ChatTemplateError(
                 "this model has no chat template: use /v1/completions, or start the server with "
                 "--chat-template FILE",
                 param="messages",
             )
         try:
-            rendered: str = self._hf.apply_chat_template(
-                [dict(message) for message in messages],
-                chat_template=self._chat_template,
-                tools=[dict(tool) for tool in tools] or None,
-                tokenize=False,
+            return render(
+                template,
+                messages,
+                tools=tools,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                **(variables or {}),
+                variables={**self._special_tokens, **(variables or {})},
             )
         except (
             TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError
         ) as error:  # fmt: skip
-            reason = _first_line(error)
+            reason = first_line(error)
             raise ChatTemplateError(
                 f"the model's chat template refuses these messages: {reason}", param="messages"
             ) from error
-        return rendered
+
+    def _template(self, *, with_tools: bool) -> str:
+        """Return the template for a conversation; some models have one of their own for tools."""
+        if with_tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        return self._templates.get("default", "")
 
 
 class _Pieces:
@@ -203,21 +193,3 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
-
-
-def _reader(path: Path) -> Any:
-    """Return the class of transformers that reads this folder."""
-    if (path / "tokenizer.json").is_file():
-        # The file says all. AutoTokenizer gives the same ids (compared on the tokenizers of Qwen3
-        # and SmolLM2) but imports configurations and model code: 8 s more of CPU, measured.
-        from transformers import PreTrainedTokenizerFast
-
-        return PreTrainedTokenizerFast
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:300]

@@ -6,6 +6,7 @@ what NVML or the cgroup says, so that flags computed by the operator fit here to
 
 from __future__ import annotations
 
+import ctypes
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,10 @@ def local_device(device: str, memory_bytes: int | None = None) -> Device:
 
 
 def _has_cuda() -> bool:
+    try:  # the driver's own library: without it torch, which takes a second to import, sees none
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
     import torch
 
     return torch.cuda.is_available()

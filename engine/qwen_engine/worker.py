@@ -7,21 +7,20 @@ far as a batch names them.
 from __future__ import annotations
 
 import math
-import os
 import time
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import torch
 
 from qwen_engine.batch import build_model_input
 from qwen_engine.checkpoint_shapes import read_shapes
 from qwen_engine.config import EngineConfig
+from qwen_engine.device import open_device
 from qwen_engine.encoder import SECONDS_ALONE, SHARE_OF_STEP, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
+from qwen_engine.host_memory import HostMemory
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers import pages
 from qwen_engine.layers.attention import build_backend, eight_bit
@@ -31,12 +30,14 @@ from qwen_engine.loader import LoadProgress, load_weights
 from qwen_engine.logprobs import score_tokens
 from qwen_engine.memory import MemoryMeasured, MemoryMeter
 from qwen_engine.model_config import ModelConfig
-from qwen_engine.models.decoder import Decoder, KVCache
+from qwen_engine.models.attention import KVCache
+from qwen_engine.models.decoder import Decoder
 from qwen_engine.models.vision import PREFIX as VISION_PREFIX
 from qwen_engine.preemption import PreemptionCosts
 from qwen_engine.preemption_costs import measure_costs
 from qwen_engine.sampler import Sampler
 from qwen_engine.sequence import SamplingParams, ScheduledBatch, ScheduledSequence, Sequence
+from qwen_engine.start_times import StartTimes
 from qwen_engine.swap_space import SwapSpace
 
 # Rows of logits held at once while a prompt is scored: 32 of 151,936 float32 are 19 MB.
@@ -54,15 +55,21 @@ class Worker:
         model_config: ModelConfig,
         *,
         on_progress: Callable[[LoadProgress], None] | None = None,
+        cache_memory: HostMemory | None = None,
+        times: StartTimes | None = None,
     ) -> None:
         """Load the weights and allocate the KV cache.
+
+        cache_memory: untouched, for the cache of a CPU; else it is reserved here. times: told of
+        each stage.
 
         Raises:
             ModelError: the checkpoint cannot be loaded.
             ConfigError: no such device, or not enough memory on it.
         """
         self.config = config
-        self._device = _open_device(config)
+        times = times or StartTimes()
+        self._device = open_device(config)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         model_config = replace(model_config, int8_weights=config.quantization == "int8")
         self._model = Decoder.allocate(
@@ -79,11 +86,19 @@ class Worker:
             on_progress=on_progress,
         )
         self._encoder = Encoder(self._tower) if self._tower is not None else None
+        times.mark("weights")
+        self._cache_memory = cache_memory
+        self._caches = self._allocate_caches(model_config)
+        times.mark("KV cache")
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
+        if library is not None and self._gemm is not None:
+            self._model.use_native_layers(
+                self._caches, block_size=config.block_size, library=library, gemm=self._gemm
+            )
         if self._tower is not None:
             self._tower.tune(self._gemm if config.quantization == "none" else None)
-        self._caches = self._allocate_caches(model_config)
+        times.mark("matrix products")
         self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
         self._backend = build_backend(
             config.attention_backend, library=library, head_dim=model_config.head_dim
@@ -92,7 +107,8 @@ class Worker:
             seed=config.seed, eos_token_ids=model_config.eos_token_ids, device=self._device
         )
         self._warm_up()
-        self._memory = MemoryMeter(self._device)
+        self._memory = MemoryMeter(self._device, self._missing_bytes)
+        times.mark("first step")
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[int]:
@@ -118,6 +134,7 @@ class Worker:
         step = build_model_input(batch, block_size=self.config.block_size, device=self._device)
         attention = self._backend.prepare(step.attention, dtype=self._dtype, device=self._device)
         positions = self._encoder.positions(batch) if self._encoder is not None else None
+        is_scored = any(entry.sequence.needs_prompt_logprobs for entry in batch.entries)
         hidden = self._model(
             step.token_ids,
             step.positions if positions is None else positions.to(self._device),
@@ -125,11 +142,14 @@ class Worker:
             attention=attention,
             caches=self._caches,
             visual=self._encoder.rows(batch) if self._encoder is not None else None,
+            wanted=None if is_scored else step.last_rows,
         )
-        self._score_prompts(hidden, batch)
+        if is_scored:
+            self._score_prompts(hidden, batch)
+            hidden = hidden.index_select(0, step.last_rows)
         if not step.sampled:
             return []
-        logits = self._model.logits(hidden.index_select(0, step.last_rows))
+        logits = self._model.logits(hidden)
         return self._sampler.sample(logits, step.sampled)
 
     def _score_prompts(self, hidden: torch.Tensor, batch: ScheduledBatch) -> None:
@@ -169,6 +189,13 @@ class Worker:
             vision_tower_bytes=tower,
             encoder_cache_bytes=self._encoder.most_bytes if self._encoder is not None else 0,
         )
+
+    def _missing_bytes(self) -> int:
+        return self._cache_memory.missing_bytes() if self._cache_memory is not None else 0
+
+    def grow_rest(self, num_bytes: int) -> None:
+        """Count as taken at rest what the process made after the start, and keeps."""
+        self._memory.grow_rest(num_bytes)
 
     def measure_preemption(self) -> PreemptionCosts:
         """Time what swapping and recomputing take; only before anything else was executed."""
@@ -223,21 +250,22 @@ class Worker:
         self.execute(ScheduledBatch((entry,), num_tokens=1))
 
     def _allocate_caches(self, model_config: ModelConfig) -> list[KVCache]:
-        config = self.config
-        shape, dtype = kv_block(config, model_config)
+        config, number = self.config, 2 * model_config.num_layers
+        block, dtype = kv_block(config, model_config)
+        shape = (config.num_gpu_blocks, *block)
+        num_bytes = number * math.prod(shape) * dtype.itemsize
         # Zeros, not whatever was there: padding is read before it is masked, and 0 × NaN is NaN.
-        new_part = partial(
-            pages.zeros, (config.num_gpu_blocks, *shape), dtype=dtype, device=self._device
-        )
         try:
-            return [(new_part(), new_part()) for _ in range(model_config.num_layers)]
+            memory = self._cache_memory
+            if self._device.type == "cpu" and (memory is None or memory.num_bytes < num_bytes):
+                memory = self._cache_memory = pages.reserve(num_bytes)
+            parts = pages.zeros(number, shape, dtype=dtype, device=self._device, memory=memory)
+            return list(zip(parts[::2], parts[1::2], strict=True))
         except RuntimeError as error:
-            block = torch.Size(shape).numel() * dtype.itemsize
-            total = 2 * model_config.num_layers * config.num_gpu_blocks * block
             raise ConfigError(
                 "num_gpu_blocks",
                 config.num_gpu_blocks,
-                f"their {total:,} bytes cannot be allocated on {config.device}: {error}",
+                f"their {num_bytes:,} bytes cannot be allocated on {config.device}: {error}",
             ) from error
 
 
@@ -247,38 +275,3 @@ def kv_block(config: EngineConfig, model: ModelConfig) -> tuple[tuple[int, ...],
         return (config.block_size, model.num_kv_heads, model.head_dim), getattr(torch, config.dtype)
     num_bytes = config.block_size * model.num_kv_heads * eight_bit.row_bytes(model.head_dim)
     return (num_bytes,), eight_bit.DTYPES[config.kv_cache_dtype]
-
-
-def _open_device(config: EngineConfig) -> torch.device:
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device", config.device, "torch sees no CUDA device: use device=cpu")
-    if config.device == "cpu":
-        torch.set_num_threads(_choose_num_threads(config))
-    return torch.device(config.device)
-
-
-def _choose_num_threads(config: EngineConfig) -> int:
-    """Return the threads of torch: as told, else its own choice bounded by the CPU limit.
-
-    torch counts the cores it may run on; a container's limit is a share of their time, and with
-    a thread on every core of a large node the share is spent in a burst, then all are stopped.
-    """
-    if config.num_threads:
-        return config.num_threads
-    limit = read_cpu_limit(Path("/sys/fs/cgroup"))
-    if limit is None or "OMP_NUM_THREADS" in os.environ:
-        return torch.get_num_threads()
-    return max(1, min(torch.get_num_threads(), math.ceil(limit)))
-
-
-def read_cpu_limit(cgroup: Path) -> float | None:
-    """Return the cores a container may use (cgroup v2's cpu.max or v1's quota); None: no limit."""
-    try:
-        if (cgroup / "cpu.max").exists():
-            quota, period = (cgroup / "cpu.max").read_text().split()
-        else:
-            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        return None if quota in ("max", "-1") else int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None  # no cgroup file system, or one that we do not know

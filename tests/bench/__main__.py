@@ -69,6 +69,8 @@ def _measure_rows(
             ceilings.append(_measure_ceilings())
             for row in rows:
                 for runner in runners:
+                    if row.needs_batching and not runner.engine.has_batching:
+                        continue
                     value = row.measure(runner.run, random.Random(repeat))
                     samples[row.name][runner.engine.name].append(value)
                     print(f"{row.name}: {runner.engine.name} {value:.3f}", file=sys.stderr)

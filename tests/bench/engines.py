@@ -23,6 +23,7 @@ class Engine:
     module: str
     arguments: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    has_batching: bool = True  # continuous, with a prefix cache
 
 
 def peers_dir() -> Path:
@@ -50,7 +51,13 @@ def _all(name: str, model: Path) -> list[Engine]:
         raise SystemExit(f"{python} is not there: sh tests/bench/peers.sh {name}")
     if name == "transformers":
         return [
-            Engine(f"transformers {dtype}", python, "hf_transformers", (str(model), dtype))
+            Engine(
+                f"transformers {dtype}",
+                python,
+                "hf_transformers",
+                (str(model), dtype),
+                has_batching=False,
+            )
             for dtype in ("bfloat16", "float32")
         ]
     if name == "vllm":

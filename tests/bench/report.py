@@ -28,11 +28,13 @@ def _render_rows(result: dict[str, Any]) -> str:
     lines.append("|---" * (len(names) + 3) + "|")
     units = {row.name: row.unit for row in ROWS}
     for name, samples in result["rows"].items():
-        medians = {engine: median(values) for engine, values in samples.items()}
+        medians = {engine: median(values) for engine, values in samples.items() if values}
         peers = [value for engine, value in medians.items() if engine != "ours"]
         best = (min if units[name] == "s" else max)(peers) if peers else None
         ratio = f"{medians['ours'] / best:.2f}" if best else "–"
-        shown = " | ".join(f"{value:.3g} {units[name]}" for value in medians.values())
+        shown = " | ".join(
+            f"{medians[engine]:.3g} {units[name]}" if engine in medians else "–" for engine in names
+        )
         share = _share_of_ceiling(name, medians["ours"], result["ceilings"])
         lines.append(f"| {name} | {shown} | {ratio} | {share} |")
     return "\n".join(lines)

@@ -76,7 +76,10 @@ def running_server(
         yield port, process, time.perf_counter() - began
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:  # vLLM's, when its engine is gone
+            process.kill()
 
 
 def _free_port() -> int:
@@ -99,7 +102,7 @@ def _wait_until_ready(port: int, path: str, process: subprocess.Popen[bytes]) ->
             pass
         finally:
             connection.close()
-        time.sleep(0.02)
+        time.sleep(0.05)  # each question takes the interpreter that is to become ready
     raise TimeoutError(f"not ready within {SECONDS_TO_READY} s")
 
 

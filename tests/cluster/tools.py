@@ -1,7 +1,7 @@
 """Builds the cluster's programs from Go modules pinned in gotools/, once per pin.
 
-`python -m tests.cluster.tools [kubernetes etcd helm kwok keda]` builds them ahead of time. What is
-built lies in <cache>/bin/<name>-<hash of its files and flags>/ and is never touched again.
+`python -m tests.cluster.tools [kubernetes etcd helm kwok keda epp]` builds them ahead of time. What
+is built lies in <cache>/bin/<name>-<hash of its files and flags>/ and is never touched again.
 """
 
 import argparse

@@ -80,6 +80,8 @@ BAD: dict[str, tuple[Callable[[MediaServer], dict[str, Any]], str, str]] = {
     "half a video": (as_video(CLIP[: len(CLIP) // 2]), VIDEO, "has no video in it"),
     "a picture called a video": (as_video(PICTURE), VIDEO, "is not a video that can be decoded"),
     "a video without frames": (as_video(pictures.sound()), VIDEO, "has no video in it"),
+    "a video of a header alone": (as_video(pictures.without_frames()), VIDEO, "has no frames"),
+    "a damaged video": (as_video(pictures.damaged(CLIP)), VIDEO, "is damaged"),
     "an empty video": (as_video(b""), VIDEO, "0 bytes"),
 }
 

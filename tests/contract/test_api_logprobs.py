@@ -180,6 +180,19 @@ def test_each_of_n_choices_has_its_index_end_and_seed(client: openai.OpenAI, str
     assert len(set(texts)) > 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_best_of_above_n_is_n_answers_and_is_told(client: openai.OpenAI, stream: bool) -> None:
+    raw = client.completions.with_raw_response.create(
+        model=NAME, prompt="Hi", n=2, best_of=4, max_tokens=3, temperature=1.0, stream=stream
+    )
+    assert raw.headers["X-Ignored-Fields"] == "best_of"
+    answer = raw.parse()
+    chunks = answer if isinstance(answer, openai.Stream) else [answer]
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    ends = sorted(choice.index for choice in choices if choice.finish_reason is not None)
+    assert ends == sorted({choice.index for choice in choices}) == [0, 1]
+
+
 def test_several_prompts_with_several_choices_are_in_order_of_prompts(
     client: openai.OpenAI,
 ) -> None:

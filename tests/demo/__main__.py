@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from tests.cluster import launch
 from tests.cluster.client import Cluster, CommandError
 from tests.cluster.paths import REPOSITORY, given_kubeconfig
+from tests.demo import picture
 from tests.demo.console import DemoError, paint, say, step
 from tests.demo.conversation import QUESTION, ask
-from tests.demo.model import DEFAULT, Choice, choose
+from tests.demo.model import DEFAULT, Choice, choose, choose_seeing
 from tests.demo.place import NAMESPACE, Place, find_place, kubectl_hint, own_run, reach
 from tests.demo.watch import follow
 
@@ -34,6 +35,12 @@ def start() -> None:
         follow(place.cluster, choice.name)
     with step(f"“{QUESTION}”"):
         _converse(place, choice, model_id)
+    if place.is_local:
+        with step(f"kubectl apply: QwenDeployment {picture.NAME}, which sees"):
+            _apply(place.cluster, choose_seeing(place), shown=False)
+            follow(place.cluster, picture.NAME, with_plan=False)
+        with step(f"“{picture.QUESTION}”"):
+            _look(place)
     _show_the_way(place, choice)
     print(paint(f"\n{time.monotonic() - began:.0f} s in all. End it with: make demo-stop", "bold"))
 
@@ -62,10 +69,11 @@ def _install(place: Place) -> None:
     say(cluster.kubectl("get", "pods", "-n", _OPERATOR_NAMESPACE).rstrip().replace("\n", "\n  "))
 
 
-def _apply(cluster: Cluster, choice: Choice) -> None:
-    for line in choice.manifest.rstrip().splitlines():
-        say(paint(line, "dim"))
-    say()
+def _apply(cluster: Cluster, choice: Choice, *, shown: bool = True) -> None:
+    if shown:
+        for line in choice.manifest.rstrip().splitlines():
+            say(paint(line, "dim"))
+        say()
     cluster.kubectl("apply", "-n", NAMESPACE, "-f", "-", stdin=choice.manifest)
     cluster.kubectl("label", "qwen", choice.name, "-n", NAMESPACE, "--overwrite", _MADE_BY_US)
 
@@ -80,6 +88,17 @@ def _converse(place: Place, choice: Choice, model_id: str) -> None:
         f"{answer.num_tokens} tokens, the first after {answer.first_seconds:.2f} s, "
         f"then {answer.rate:.0f} per second"
     )
+
+
+def _look(place: Place) -> None:
+    file, url = picture.draw()
+    say(f"{file}")
+    with reach(place, picture.NAME) as service:
+        print("  ", end="")
+        answer = ask(service, model=picture.NAME, question=picture.QUESTION, picture=url)
+    if answer.text != picture.TRUTH:
+        raise DemoError(f"the true answer is “{picture.TRUTH}”")
+    say(f"the first token after {answer.first_seconds:.2f} s, the picture's encoding among it")
 
 
 def _show_the_way(place: Place, choice: Choice) -> None:

@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 QUESTION = "What is the capital of France?"
 
@@ -27,10 +28,13 @@ class Answer:
         return (self.num_tokens - 1) / max(self.total_seconds - self.first_seconds, 1e-9)
 
 
-def ask(url: str, *, model: str, question: str = QUESTION) -> Answer:
-    """Ask, print the answer's pieces as they arrive, and return it. Raises OSError."""
+def ask(url: str, *, model: str, question: str = QUESTION, picture: str | None = None) -> Answer:
+    """Ask, print the answer's pieces as they arrive, and return it. Raises OSError.
+
+    picture: its URL, where the question is about one.
+    """
     start, first, pieces, num_tokens = time.monotonic(), 0.0, [], 0
-    for event in _events(url, _request(model, question)):
+    for event in _events(url, _request(model, question, picture)):
         num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
         for choice in event["choices"]:
             if piece := choice["delta"].get("content"):
@@ -41,11 +45,17 @@ def ask(url: str, *, model: str, question: str = QUESTION) -> Answer:
     return Answer("".join(pieces), num_tokens, first, time.monotonic() - start)
 
 
-def _request(model: str, question: str) -> bytes:
+def _request(model: str, question: str, picture: str | None) -> bytes:
+    content: Any = question
+    if picture is not None:
+        content = [
+            {"type": "image_url", "image_url": {"url": picture}},
+            {"type": "text", "text": question},
+        ]
     return json.dumps(
         {
             "model": model,
-            "messages": [{"role": "user", "content": question}],
+            "messages": [{"role": "user", "content": content}],
             "temperature": 0,
             "max_tokens": 256,
             "stream": True,

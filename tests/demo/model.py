@@ -15,8 +15,10 @@ import yaml
 from qwen_engine.planning import model_ids
 from tests.cluster.paths import REPOSITORY, cache_dir
 from tests.cluster.volumes import offer_folder
+from tests.demo import picture
 from tests.demo.console import DemoError, say
 from tests.demo.place import NAMESPACE, Place
+from tests.models.seeing_folder import offer_seeing
 
 DEFAULT = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SAMPLE = REPOSITORY / "crds" / "samples" / "smollm2.yaml"
@@ -41,6 +43,13 @@ def choose(model_id: str, place: Place) -> Choice:
     if model_id == DEFAULT:
         return Choice("smollm2", _SAMPLE.read_text())
     return _manifest(model_id, uri=f"pvc://{_CLAIM}/{folder.name}", folder=folder)
+
+
+def choose_seeing(place: Place) -> Choice:
+    """Put the tiny model that sees where pods of our own cluster find it; return its sample."""
+    folder = offer_seeing()
+    offer_folder(place.cluster, folder.parent, claim=_CLAIM, namespace=NAMESPACE)
+    return Choice(picture.NAME, picture.SAMPLE.read_text())
 
 
 def _from_hub(model_id: str) -> Choice:

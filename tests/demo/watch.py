@@ -17,9 +17,9 @@ _EVERY_SECONDS = 0.25
 _GOOD = {"Planned": "True", "Available": "True", "Progressing": "False", "Degraded": "False"}
 
 
-def follow(cluster: Cluster, name: str) -> None:
+def follow(cluster: Cluster, name: str, *, with_plan: bool = True) -> None:
     """Print conditions and plan until the model is served. Raises DemoError if it won't be."""
-    start, seen, planned = time.monotonic(), {}, False
+    start, seen, planned = time.monotonic(), {}, not with_plan
     while time.monotonic() - start < _DEADLINE_SECONDS:
         found = cluster.get("qwen", name, "-n", NAMESPACE)
         status = _current(found)

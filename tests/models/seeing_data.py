@@ -89,14 +89,12 @@ def _one(source: random.Random) -> Lesson:
 
 def _count(source: random.Random) -> Lesson:
     picture, number = _canvas(source), source.randint(1, 5)
-    cells = source.sample([(x, y) for x in range(3) for y in range(3)], number)
+    cells = source.sample([(x, y) for x in range(4) for y in range(4)], number)
     same = _look(source) if source.random() < 0.5 else None
     things = []
-    for x, y in cells:
-        size = source.randint(44, 66)
-        room = SIDE // 3 - size
-        left = x * SIDE // 3 + source.randint(6, room - 6)  # none touches another
-        top = y * SIDE // 3 + source.randint(6, room - 6)
+    for cell in cells:
+        size = source.randint(36, 54)
+        left, top = (n * SIDE // 4 + source.randint(4, SIDE // 4 - size - 4) for n in cell)
         colour, shape = same or _look(source)
         things.append(_draw(picture, shape, colour, (left, top), size))
     turn = source.choice(COUNT), f"{number}."

@@ -23,11 +23,13 @@ NONE = -100
 class Batch:
     """`pixels` [pictures, patches, values]; `ids` and `labels` [rows, length];
     `positions` [3, rows, length]; `visual` the flat places of the pictures' tokens;
-    `seen` [kinds of question, pictures, tokens], what the tower must name."""
+    `seen` [kinds of question, pictures, tokens], what the tower must name; `hints` [rows, length],
+    of which `RELATIONS` each token of a question asks."""
 
     pixels: torch.Tensor
     ids: torch.Tensor
     labels: torch.Tensor
+    hints: torch.Tensor
     positions: torch.Tensor
     visual: torch.Tensor
     seen: torch.Tensor | None = None
@@ -128,13 +130,22 @@ class Fast:
         out: torch.Tensor = attention.proj(seen.transpose(1, 2).flatten(2))
         return out
 
-    def loss(self, batch: Batch, helper: Helper) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of the answers' tokens, and the helper's."""
+    def loss(
+        self, batch: Batch, helper: Helper, reader: nn.Linear
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of the answers' tokens, with the reader's of the hints, and the helper's.
+
+        reader: from the width to `RELATIONS`, thrown away later: without it the model finds out
+            very late that a question names the thing to look for.
+        """
         tokens, taps = self.tower(batch.pixels) if len(batch.pixels) else (None, [])
         hidden, wanted = self._read(batch, tokens, taps), batch.labels != NONE
         loss = functional.cross_entropy(self.head(hidden[wanted]).float(), batch.labels[wanted])
+        if (hinted := batch.hints != NONE).any():
+            found = reader(hidden[hinted].float()).float()
+            loss = loss + functional.cross_entropy(found, batch.hints[hinted])
         if tokens is None or batch.seen is None:
-            return loss, loss.new_zeros(8)
+            return loss, loss.new_zeros(1 + len(Helper.SIZES))
         return loss, helper(tokens, batch.seen)
 
     def logits(self, batch: Batch) -> torch.Tensor:

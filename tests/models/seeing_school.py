@@ -23,7 +23,7 @@ from qwen_engine.vision.prompt import MediaPrompt, expand, write_timestamps
 from qwen_engine.vision.settings import ProcessorSettings
 from qwen_engine.vision.sizes import image_size, video_size
 from qwen_engine.vision.video import frame_times
-from tests.models.seeing_data import Lesson
+from tests.models.seeing_data import RELATIONS, Lesson, relation_of
 from tests.models.seeing_fast import NONE, Batch, what_is_seen
 from tests.models.tiny_vision import VISION_TOKENS
 
@@ -33,6 +33,7 @@ SETTINGS = ProcessorSettings(
     min_pixels=PIXELS // 2, max_pixels=PIXELS, video_min_pixels=PIXELS, video_max_pixels=6 * PIXELS,
     max_frames=6,
 )  # fmt: skip
+_HINTED = 8  # tokens before an answer: from the colour that is asked about
 _SPECIAL = re.compile(r"(<\|\w+\|>)")
 _AFTER_ASSISTANT = re.compile(r"(?<=<\|im_start\|>assistant\n)")
 
@@ -91,7 +92,7 @@ class School:
         """Return conversations of pictures of one size, padded on the right."""
         longest = max(len(example.prompt.token_ids) for example in examples)
         ids = torch.full((len(examples), longest), self.tokenizer.pad_token_id)
-        labels = torch.full_like(ids, NONE)
+        labels, hints = torch.full_like(ids, NONE), torch.full_like(ids, NONE)
         positions = torch.zeros(3, *ids.shape, dtype=torch.long)
         visual = []
         for row, example in enumerate(examples):
@@ -99,6 +100,10 @@ class School:
             ids[row, : len(row_ids)] = row_ids
             said = torch.tensor(example.wanted[1:])
             labels[row, : len(row_ids) - 1][said] = row_ids[1:][said]
+            end = len(example.question)
+            if example.lesson.topic == "relation" and example.prompt.spans[0].end < end - _HINTED:
+                asked = RELATIONS.index(relation_of(*example.lesson.things))
+                hints[row, end - _HINTED : end] = asked
             cut_positions, _ = compute_positions(len(row_ids), example.prompt.spans)
             positions[:, row, : len(row_ids)] = torch.tensor(np.asarray(cut_positions))
             visual += [torch.arange(s.start, s.end) + row * longest for s in example.prompt.spans]
@@ -107,7 +112,13 @@ class School:
         pixels = torch.cat([_patches(item) for item in media]) if media else torch.empty(0)
         seen = torch.stack([what_is_seen(x, 4) for x in stills], 1) if stills else None
         return Batch(
-            pixels, ids, labels, positions, torch.cat(visual) if visual else torch.empty(0), seen
+            pixels,
+            ids,
+            labels,
+            hints,
+            positions,
+            torch.cat(visual) if visual else torch.empty(0),
+            seen,
         )
 
     def pictures(self, lessons: Sequence[Lesson]) -> tuple[torch.Tensor, torch.Tensor]:

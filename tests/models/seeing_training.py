@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from tests.models import cache_dir
-from tests.models.seeing_data import Lesson, make_lesson
+from tests.models.seeing_data import RELATIONS, Lesson, make_lesson
 from tests.models.seeing_fast import NONE, Batch, Fast, Helper
 from tests.models.seeing_model import new_model, new_tokenizer, save
 from tests.models.seeing_school import Example, School, halve
 
 SEED = 0
-LOOKING, ANSWERING = 2000, 1000  # steps of the two parts
+LOOKING, ANSWERING = 2600, 1200  # steps of the two parts
 STEPS = LOOKING + ANSWERING
 _RATE, _WARM = 4e-3, 50
 _PICTURES, _TALKS, _CLIPS = 48, 32, 16  # in a step
@@ -63,7 +64,9 @@ class Pupil:
         self.model.set_attn_implementation("eager")
         self.fast = Fast(self.model, side=8)
         self.helper = Helper(self.model.config.text_config.hidden_size)
+        self.reader = nn.Linear(self.model.config.text_config.hidden_size, len(RELATIONS))
         self.optimizers = _optimizers(self.model, self.helper)
+        self.optimizers.append(torch.optim.AdamW(self.reader.parameters(), lr=_RATE))
         self.weights, self.step, self._losses = dict.fromkeys(_STILL, 1.0), 0, [0.0]
 
     @classmethod
@@ -74,6 +77,7 @@ class Pupil:
             state = torch.load(_kept())
             pupil.model.load_state_dict(state["model"])
             pupil.helper.load_state_dict(state["helper"])
+            pupil.reader.load_state_dict(state["reader"])
             for optimizer, kept in zip(pupil.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(kept)
             pupil.weights, pupil.step = state["weights"], state["step"]
@@ -83,6 +87,7 @@ class Pupil:
         """Write all that going on needs."""
         state = {
             "model": self.model.state_dict(), "helper": self.helper.state_dict(),
+            "reader": self.reader.state_dict(),
             "optimizers": [each.state_dict() for each in self.optimizers],
             "weights": self.weights, "step": self.step,
         }  # fmt: skip
@@ -103,7 +108,7 @@ class Pupil:
         is_video = step >= _CLIPS_FROM and step % _CLIPS_EVERY == 0
         batch = self.school.batch(self._clips() if is_video else self._talks())
         with torch.autocast("cpu", torch.bfloat16):
-            loss, helped = self.fast.loss(batch, self.helper)
+            loss, helped = self.fast.loss(batch, self.helper, self.reader)
         left = (ANSWERING - step) / (0.7 * ANSWERING)
         self._learn(loss + 0.3 * helped.sum(), 0.6 * _RATE * min(1.0, (step + 1) / _WARM, left))
 

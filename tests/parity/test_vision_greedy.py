@@ -21,11 +21,10 @@ from qwen_engine.vision.media import Media
 from qwen_engine.vision.prompt import MediaPrompt, expand
 from qwen_engine.vision.settings import ProcessorSettings
 from qwen_engine.vision.video import process_frames
-from tests.models.tiny_vision import build_tiny_vision
+from tests.models.tiny_vision import VISION_SHAPES, build_tiny_vision
 from tests.unit.pictures import encoded, noise
 
 NUM_TOKENS = 24
-LAYOUTS = ["2b", "8b", "30b-a3b"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +36,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=VISION_SHAPES)
 def folder(request: pytest.FixtureRequest) -> Path:
     return build_tiny_vision(request.param)
 
@@ -52,6 +51,7 @@ def clip(num_frames: int) -> Media:
     return process_frames(frames, ProcessorSettings(), item="x")
 
 
+@cache
 def make_prompts(folder: Path) -> list[MediaPrompt]:
     vision = parse_vision_config(json.loads((folder / "config.json").read_text()))
     assert vision is not None
@@ -114,14 +114,16 @@ def _pixels(item: Media) -> torch.Tensor:
     return (values.flatten(1) / 255 - 0.5) / 0.5
 
 
-def run(
-    folder: Path, prompts: Sequence[MediaPrompt], **changes: Any
-) -> tuple[list[list[int]], EngineStats]:
+def make_engine(folder: Path, **changes: Any) -> LLMEngine:
     settings = {
         "max_model_len": 512, "num_gpu_blocks": 256, "dtype": "float32",
         "encoder_cache_tokens": 512, **changes,
     }  # fmt: skip
-    engine = LLMEngine.from_config(EngineConfig(model_path=folder, **settings))
+    return LLMEngine.from_config(EngineConfig(model_path=folder, **settings))
+
+
+def ask(engine: LLMEngine, prompts: Sequence[MediaPrompt]) -> list[list[int]]:
+    """Send all at once and return their answers."""
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
     answers: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
     for index, prompt in enumerate(prompts):
@@ -129,7 +131,60 @@ def run(
     while engine.has_unfinished():
         for output in engine.step():
             answers[output.request_id] += output.token_ids
-    return list(answers.values()), engine.stats()
+    return list(answers.values())
+
+
+def run(
+    folder: Path, prompts: Sequence[MediaPrompt], **changes: Any
+) -> tuple[list[list[int]], EngineStats]:
+    engine = make_engine(folder, **changes)
+    return ask(engine, prompts), engine.stats()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_num_batched_tokens": 1, "max_num_seqs": 1},
+        {"max_num_batched_tokens": 7},
+        {"max_num_batched_tokens": 64, "block_size": 64},
+        {"max_num_batched_tokens": 33, "block_size": 32, "encoder_cache_tokens": 64},
+        {"block_size": 128, "max_num_seqs": 3},
+        {"enable_prefix_caching": False, "max_num_seqs": 2},
+        {"encoder_cache_tokens": 64},  # room for the pictures of one request
+    ],
+)
+def test_all_at_once(folder: Path, changes: dict[str, Any]) -> None:
+    answers, stats = run(folder, make_prompts(folder), **changes)
+    assert answers == expected(folder)
+    assert stats.num_preemptions == 0
+    assert stats.num_free_blocks == stats.num_total_blocks
+
+
+# So few blocks that some are preempted, all of them in or after a prompt with pictures.
+PREEMPTED = [
+    {"num_gpu_blocks": 20, "max_num_batched_tokens": 64},
+    {"num_gpu_blocks": 17, "max_num_batched_tokens": 20, "enable_prefix_caching": False},
+    {"num_gpu_blocks": 6, "max_num_batched_tokens": 48, "block_size": 64},
+    {"num_gpu_blocks": 20, "max_num_batched_tokens": 64, "encoder_cache_tokens": 64},
+]
+
+
+@pytest.mark.parametrize("changes", PREEMPTED)
+@pytest.mark.parametrize("how", ["recomputed", "swapped"])
+def test_sequences_with_pictures_are_preempted(
+    folder: Path, changes: dict[str, Any], how: str
+) -> None:
+    if how == "swapped":
+        changes = {**changes, "num_cpu_blocks": 64, "preemption_mode": "swap"}
+    seeing = [index for index, prompt in enumerate(make_prompts(folder)) if prompt.media] * 2
+    prompts = [make_prompts(folder)[index] for index in seeing]
+    answers, stats = run(folder, prompts, **changes)
+    assert answers == [expected(folder)[index] for index in seeing]
+    assert stats.num_preemptions > 0
+    assert (stats.blocks_swapped_in > 0) == (how == "swapped")
+    assert stats.num_free_blocks == stats.num_total_blocks
+    assert stats.num_free_swap_blocks == stats.num_total_swap_blocks
 
 
 @pytest.mark.parametrize(
@@ -137,17 +192,19 @@ def run(
     [
         {},
         {"max_num_batched_tokens": 7},
-        {"max_num_batched_tokens": 64, "block_size": 64},
-        {"enable_prefix_caching": False, "max_num_seqs": 2},
-        {"num_gpu_blocks": 20, "max_num_batched_tokens": 64},  # so few that some are preempted
-        {"encoder_cache_tokens": 64},  # room for the pictures of one request
+        {"block_size": 32, "max_num_batched_tokens": 40},
+        {"encoder_cache_tokens": 64},  # most are encoded anew, for what the prefix lacks
+        {"num_gpu_blocks": 24, "num_cpu_blocks": 128, "preemption_mode": "swap"},
     ],
 )
-def test_all_at_once(folder: Path, changes: dict[str, Any]) -> None:
-    answers, stats = run(folder, make_prompts(folder), **changes)
-    assert answers == expected(folder)
-    assert (stats.num_preemptions > 0) == ("num_gpu_blocks" in changes)
-    assert stats.num_free_blocks == stats.num_total_blocks
+def test_what_is_asked_again_is_answered_the_same(folder: Path, changes: dict[str, Any]) -> None:
+    """Cold, then with prefixes that end inside, before and after pictures."""
+    engine, prompts = make_engine(folder, **changes), make_prompts(folder)
+    assert ask(engine, prompts) == expected(folder)
+    cold = engine.stats().prefix_cache_hits
+    assert ask(engine, prompts[::-1]) == expected(folder)[::-1]
+    assert engine.stats().prefix_cache_hits > 2 * cold
+    assert engine.stats().num_used_blocks == 0
 
 
 def test_prompts_that_differ_in_their_picture_only_are_not_mixed_up(folder: Path) -> None:

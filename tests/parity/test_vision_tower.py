@@ -23,11 +23,11 @@ def folder(request: pytest.FixtureRequest) -> Path:
     return build_tiny_vision(request.param)
 
 
-def load_tower(folder: Path) -> VisionTower:
+def load_tower(folder: Path, dtype: torch.dtype = torch.float32) -> VisionTower:
     vision = parse_vision_config(json.loads((folder / "config.json").read_text()))
     assert vision is not None
     tower = VisionTower.allocate(
-        vision, mean=[0.5] * 3, std=[0.5] * 3, dtype=torch.float32, device=torch.device("cpu")
+        vision, mean=[0.5] * 3, std=[0.5] * 3, dtype=dtype, device=torch.device("cpu")
     )
     load_weights(
         folder, tower.checkpoint_tensors(), is_redundant=lambda name: not name.startswith(PREFIX)
@@ -58,16 +58,32 @@ def theirs(folder: Path, items: list[Pixels]) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def test_pictures_and_videos_of_all_sizes_encode_as_in_transformers(folder: Path) -> None:
-    items = make_items()
-    ours = load_tower(folder)(items)
+@pytest.mark.parametrize("is_tuned", [False, True], ids=["torch", "tuned"])
+def test_pictures_and_videos_of_all_sizes_encode_as_in_transformers(
+    folder: Path, is_tuned: bool
+) -> None:
+    items, tower = make_items(), load_tower(folder)
+    if is_tuned:
+        tower.tune()
+    ours = tower(items)
     assert ours.shape == (sum(len(i.values) for i in items) // 4, 64 * 4)
     assert (ours - theirs(folder, items)).abs().max() < 1e-4
 
 
 @torch.inference_mode()
+def test_in_bfloat16_what_was_chosen_by_measurement_rounds_as_torch_does(folder: Path) -> None:
+    items, exact = make_items(), load_tower(folder)(make_items())
+    plain = load_tower(folder, torch.bfloat16)
+    before = (plain(items).float() - exact).abs().mean()
+    plain.tune()
+    after = (plain(items).float() - exact).abs().mean()
+    assert 0 < after < 1.25 * before
+
+
+@torch.inference_mode()
 def test_in_turns_too_short_for_a_tile_the_same_is_encoded(folder: Path) -> None:
     tower, items, pace = load_tower(folder), make_items(), Pace()
+    tower.tune()  # as the engine does
     run, num_turns = tower.run(items, pace), 0
     while True:
         pace.start(0.0)  # the least piece each time

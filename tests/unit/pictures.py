@@ -45,6 +45,26 @@ def video(
     return stream.getvalue()
 
 
+def without_frames() -> bytes:
+    """Return a video of which only the header was ever written."""
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="avi") as container:
+        track = container.add_stream("mpeg4", rate=10)
+        track.width, track.height, track.pix_fmt = 64, 32, "yuv420p"
+        container.start_encoding()
+    return stream.getvalue()
+
+
+def damaged(video: bytes) -> bytes:
+    """Return a video in whose first frame a stretch was overwritten."""
+    start = video.index(b"mdat") + 40
+    return (
+        video[:start]
+        + bytes(255 - byte for byte in video[start : start + 60])
+        + (video[start + 60 :])
+    )
+
+
 def sound() -> bytes:
     """Return a container without any video."""
     stream = io.BytesIO()

@@ -41,6 +41,9 @@ class FakeWorker:
         self.script = script or []
         self.batches: list[ScheduledBatch] = []
 
+    def grow_rest(self, num_bytes: int) -> None:
+        raise NotImplementedError
+
     def take_encoded(self) -> list[bytes]:
         return []
 

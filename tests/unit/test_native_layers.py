@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary
-from qwen_engine.layers.attention import AttentionMetadata, store_kv
+from qwen_engine.layers.attention import AttentionMetadata, eight_bit, store_kv
 from qwen_engine.layers.attention.native import NativeBackend
 from qwen_engine.layers.attention.reference import ReferenceBackend
 from qwen_engine.layers.rotary import rotate
@@ -98,6 +98,38 @@ def test_attention_is_the_references(
     oracle = ReferenceBackend().prepare(metadata, dtype=torch.float32, device=CPU)
     expected = oracle.attend(query.float(), cache[0].float(), cache[1].float())
     torch.testing.assert_close(step.attend(query, *cache).float(), expected, **ROUNDING)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 1), (12, 1)])
+@pytest.mark.parametrize("kind", [None, torch.int8, torch.float8_e4m3fn])
+def test_decodes_that_begin_with_the_same_blocks_get_what_each_gets_alone(
+    library: NativeLibrary, heads: int, kv_heads: int, kind: torch.dtype | None
+) -> None:
+    # two, then three that have less in common, one chunk, forty that fill several panels, one alone
+    lens = np.array([1, 1, 1, 1, 1, 9, *[1] * 40, 1])
+    contexts = np.array([545, 577, 200, 161, 161, 300, *range(129, 169), 400])
+    block_size, size = 32, 64
+    metadata, cache = make_cache(lens, contexts, block_size, (kv_heads, size))
+    for members, shared in ((range(2), 17), (range(2, 5), 5), (range(6, 46), 4)):
+        for member in members:
+            tables = metadata.block_tables
+            tables[member, :shared] = tables[members[0], :shared]
+    cache = tuple(part if kind is None else to_eight_bit(part, kind) for part in cache)
+    query = noise(int(lens.sum()), heads, size, seed=3) * 2
+    step = NativeBackend(library).prepare(metadata, dtype=torch.bfloat16, device=CPU)
+    oracle = ReferenceBackend().prepare(metadata, dtype=torch.float32, device=CPU)
+    wide = [part.float() if kind is None else part for part in cache]
+    expected = oracle.attend(query.float(), wide[0], wide[1])
+    torch.testing.assert_close(step.attend(query, cache[0], cache[1]).float(), expected, **ROUNDING)
+
+
+def to_eight_bit(part: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Return [blocks, block size, heads, size] as the same blocks in 8 bits."""
+    num_blocks, block_size, heads, size = part.shape
+    blocks = torch.zeros(num_blocks, block_size * heads * eight_bit.row_bytes(size)).to(kind)
+    slots = torch.arange(num_blocks * block_size)
+    eight_bit.store(blocks, slots, part.flatten(0, 1))
+    return blocks
 
 
 def make_cache(

@@ -90,7 +90,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"mm_processor_kwargs": 5}, "mm_processor_kwargs"),
     ({"n": 0}, "n"),
     ({"n": 129}, "n"),
-    ({"n": 2, "best_of": 3}, "best_of"),
+    ({"n": 2, "best_of": 1}, "best_of"),
     ({"n": True}, "n"),
     ({"logprobs": 5}, "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),

@@ -9,6 +9,7 @@ import pytest
 from qwen_engine.errors import RequestError
 from qwen_engine.structured import Calls, Form, GrammarCompiler, Thinking
 from qwen_engine.tokenizer import Tokenizer
+from qwen_engine.tokenizer_files import TokenizerFiles
 
 VOCAB_SIZE = 400
 
@@ -28,7 +29,6 @@ def tokenizer() -> Tokenizer:
     """Bytes, and Qwen3's tags as added tokens: no folder is needed."""
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
-    from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     fast = Fast(models.BPE({letter: place for place, letter in enumerate(alphabet)}, []))
@@ -36,7 +36,7 @@ def tokenizer() -> Tokenizer:
     fast.decoder = decoders.ByteLevel()
     fast.add_special_tokens(["<|im_end|>"])
     fast.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
-    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<|im_end|>"))
+    return Tokenizer(TokenizerFiles(fast, {"eos_token": "<|im_end|>"}, {}))
 
 
 @pytest.fixture(scope="module")

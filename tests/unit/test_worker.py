@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from qwen_engine.config import EngineConfig
+from qwen_engine.device import read_cpu_limit
 from qwen_engine.errors import CheckpointError, ConfigError
 from qwen_engine.llm_engine import LLMEngine
 from qwen_engine.sequence import SamplingParams
-from qwen_engine.worker import read_cpu_limit
 from tests.models.tiny import build_tiny
 
 

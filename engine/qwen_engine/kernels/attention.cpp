@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "attention_chunk.h"
 
@@ -17,6 +16,7 @@ namespace {
 
 constexpr int kTile = 256;           // tokens
 constexpr int kAhead = 8;            // tokens that are fetched before their turn
+constexpr long kSharedTokens = 128;  // that decodes have in common: fewer are not worth it
 constexpr long kDecodeRows = 8;      // at most, for a sequence with one query
 constexpr long kSmallBytes = 1 << 19;  // of keys and values: less is not worth waking a thread for
 
@@ -27,7 +27,9 @@ FMA_TARGET inline void prefetch_row(const uint8_t* row, long bytes) {
 }
 
 template <typename Rows, int kSize, int kHeads>
-FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head) {
+FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head) {
+  const Cache& cache = layer.cache;
+  const long origin = (work.row * layer.heads + first_head) * kSize;
   constexpr int kParts = kSize / 32;
   Pairs query[kHeads][kParts], sum[kHeads][kParts];
   alignas(64) float scores[kHeads][kTile];
@@ -39,12 +41,12 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
     most[head] = -INFINITY;
     total[head] = 0;
     for (int part = 0; part < kParts; ++part) {
-      Pairs loaded = Rows::load_query(work.query + (first_head + head) * kSize + part * 32);
+      Pairs loaded = Rows::load_query(layer.query + origin + head * kSize + part * 32);
       query[head][part] = {_mm512_mul_ps(loaded.even, scale), _mm512_mul_ps(loaded.odd, scale)};
       sum[head][part] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     }
   }
-  for (long start = 0; start < work.context; start += kTile) {
+  for (long start = work.first_token; start < work.context; start += kTile) {
     const long count = std::min<long>(kTile, work.context - start);
     const long padded = (count + 15) / 16 * 16;
     find_places(cache, work, start, count, places);
@@ -104,10 +106,25 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
       }
     }
   }
+  for (int head = 0; head < kHeads && work.first_token > 0; ++head) {
+    const float* state =
+        layer.states + (work.row * layer.heads + first_head + head) * (qwen::kStateHead + kSize);
+    const float top = std::max(most[head], state[0]);
+    const float here = std::exp(most[head] - top), before = std::exp(state[0] - top);
+    total[head] = total[head] * here + state[1] * before;
+    for (int part = 0; part < kParts; ++part) {
+      const Pairs seen = Rows::load_sums(state + qwen::kStateHead + part * 32);
+      Pairs& all = sum[head][part];
+      all.even = _mm512_mul_ps(all.even, _mm512_set1_ps(here));
+      all.odd = _mm512_mul_ps(all.odd, _mm512_set1_ps(here));
+      all.even = _mm512_fmadd_ps(seen.even, _mm512_set1_ps(before), all.even);
+      all.odd = _mm512_fmadd_ps(seen.odd, _mm512_set1_ps(before), all.odd);
+    }
+  }
   for (int head = 0; head < kHeads; ++head) {
     const __m512 share = _mm512_set1_ps(1.0f / total[head]);
     for (int part = 0; part < kParts; ++part) {
-      Rows::store(work.output + (first_head + head) * kSize + part * 32,
+      Rows::store(layer.output + origin + head * kSize + part * 32,
                   _mm512_mul_ps(sum[head][part].even, share),
                   _mm512_mul_ps(sum[head][part].odd, share));
     }
@@ -115,45 +132,140 @@ FMA_TARGET void attend_one(const Cache& cache, const Work& work, long first_head
 }
 
 template <typename Rows, int kSize>
-void attend_decode(const Cache& cache, const Work& work) {
-  const long group = work.heads / cache.kv_heads, first = work.kv_head * group;
+void attend_decode(const Layer& layer, const Work& work) {
+  const long group = layer.heads / layer.cache.kv_heads, first = work.kv_head * group;
   long head = 0;
-  for (; head + 2 <= group; head += 2) attend_one<Rows, kSize, 2>(cache, work, first + head);
-  if (head < group) attend_one<Rows, kSize, 1>(cache, work, first + head);
+  for (; head + 2 <= group; head += 2) attend_one<Rows, kSize, 2>(layer, work, first + head);
+  if (head < group) attend_one<Rows, kSize, 1>(layer, work, first + head);
 }
 
-// Compute all of a step's work.
 template <typename Rows, bool kDot>
-void attend_all(const Cache& cache, const std::vector<Work>& decodes,
-                const std::vector<Work>& chunks, int num_threads) {
-  const long num_decodes = static_cast<long>(decodes.size());
-  const long num_chunks = static_cast<long>(chunks.size());
-#pragma omp parallel num_threads(num_threads)
-  {
-    if (num_chunks > 0) {
-      Scratch& scratch = scratch_for(cache.size);
-#pragma omp for schedule(dynamic, 1) nowait
-      for (long i = 0; i < num_chunks; ++i) attend_chunk<Rows, kDot>(cache, chunks[i], scratch);
-    }
-#pragma omp for schedule(dynamic, 4)
-    for (long i = 0; i < num_decodes; ++i) {
-      if (cache.size == 128) {
-        attend_decode<Rows, 128>(cache, decodes[i]);
-      } else {
-        attend_decode<Rows, 64>(cache, decodes[i]);
+void attend_all(const Layer& layer, const qwen::AttentionStep& step) {
+  const long num_decodes = static_cast<long>(step.decodes.size());
+  const long num_chunks = static_cast<long>(step.chunks.size());
+  const long num_shared = static_cast<long>(step.shared.size());
+  if (num_shared + num_chunks > 0) {
+    Scratch& scratch = scratch_for(layer.cache.size);
+    if (num_shared > 0) {  // their states must be there before the decodes: a barrier at the end
+#pragma omp for schedule(dynamic, 1)
+      for (long i = 0; i < num_shared; ++i) {
+        attend_chunk<Rows, kDot>(layer, step.shared[i], scratch);
       }
+    }
+#pragma omp for schedule(dynamic, 1) nowait
+    for (long i = 0; i < num_chunks; ++i) attend_chunk<Rows, kDot>(layer, step.chunks[i], scratch);
+  }
+#pragma omp for schedule(dynamic, 4) nowait
+  for (long i = 0; i < num_decodes; ++i) {
+    if (layer.cache.size == 128) {
+      attend_decode<Rows, 128>(layer, step.decodes[i]);
+    } else {
+      attend_decode<Rows, 64>(layer, step.decodes[i]);
     }
   }
 }
 
-using Attend = void (*)(const Cache&, const std::vector<Work>&, const std::vector<Work>&, int);
-
 template <typename Rows>
-Attend choose(bool use_dot) {
-  return use_dot ? attend_all<Rows, true> : attend_all<Rows, false>;
+void attend_as(const Layer& layer, const qwen::AttentionStep& step) {
+  step.use_dot ? attend_all<Rows, true>(layer, step) : attend_all<Rows, false>(layer, step);
 }
 
 }  // namespace
+
+namespace qwen {
+
+namespace {
+
+// How many whole blocks from the first on two sequences have in common, at most `most`; their own
+// last tokens are never among them.
+long count_common(const Sequences& seqs, long one, long other, long block_size, long most) {
+  const int64_t *first = seqs.tables + one * seqs.table_width;
+  const int64_t *second = seqs.tables + other * seqs.table_width;
+  most = std::min({most, (seqs.contexts[one] - 1) / block_size,
+                   (seqs.contexts[other] - 1) / block_size});
+  long count = 0;
+  while (count < most && first[count] == second[count]) ++count;
+  return count;
+}
+
+// A run of decodes from `begin` on that have enough in common.
+struct SharedRun {
+  long end, blocks;
+  SharedRun(const Sequences& seqs, long begin, long block_size)
+      : end(begin + 1), blocks(seqs.table_width) {
+    while (end < seqs.count && seqs.starts[end + 1] - seqs.starts[end] == 1) {
+      const long common = count_common(seqs, begin, end, block_size, blocks);
+      const bool is_half = end > begin + 1 && 2 * common < blocks;  // not worth the loss of others
+      if (common * block_size < kSharedTokens || is_half) break;
+      blocks = common;
+      ++end;
+    }
+    if (end == begin + 1) blocks = 0;
+  }
+};
+
+void add_chunks(Work work, std::vector<Work>& chunks) {
+  const long num_rows = work.num_rows;
+  for (long first = 0; first < num_rows; first += kPanels * kLanes) {
+    work.first_row = first;
+    work.num_rows = std::min<long>(kPanels * kLanes, num_rows - first);
+    chunks.push_back(work);
+  }
+}
+
+}  // namespace
+
+AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long heads, bool use_dot) {
+  AttentionStep step{{}, {}, {}, heads, use_dot, {}};
+  const long group = heads / cache.kv_heads;
+  long run_end = 0, run_tokens = 0;
+  for (long seq = 0; seq < seqs.count; ++seq) {
+    const long num_queries = seqs.starts[seq + 1] - seqs.starts[seq];
+    Work work{seqs.starts[seq], seqs.tables + seq * seqs.table_width, seqs.contexts[seq],
+              num_queries, 0, 0, num_queries * group};
+    const bool is_decode = num_queries == 1 && group <= kDecodeRows;
+    if (is_decode && seq >= run_end) {
+      const SharedRun run(seqs, seq, cache.block_size);
+      run_end = run.end;
+      run_tokens = run.blocks * cache.block_size;
+      Work shared = work;
+      shared.context = run_tokens;
+      shared.num_rows = (run.end - seq) * group;
+      shared.is_shared = true;
+      for (long head = 0; head < cache.kv_heads && run_tokens > 0; ++head) {
+        shared.kv_head = head;
+        add_chunks(shared, step.shared);
+      }
+    }
+    for (work.kv_head = 0; work.kv_head < cache.kv_heads; ++work.kv_head) {
+      if (is_decode) {
+        work.first_token = run_tokens;
+        step.decodes.push_back(work);
+      } else {
+        add_chunks(work, step.chunks);
+      }
+    }
+  }
+  if (!step.shared.empty()) {
+    step.states.resize(seqs.starts[seqs.count] * heads * (kStateHead + cache.size));
+  }
+  std::reverse(step.chunks.begin(), step.chunks.end());  // the last see most: longest work first
+  return step;
+}
+
+void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query,
+            uint16_t* output) {
+  const Layer layer{cache, query, output, step.heads, step.states.data()};
+  if (cache.format == kBfloat16) {
+    attend_as<Bfloat16Rows>(layer, step);
+  } else if (cache.format == kInt8) {
+    attend_as<Int8Rows>(layer, step);
+  } else {
+    attend_as<Fp8Rows>(layer, step);
+  }
+}
+
+}  // namespace qwen
 
 extern "C" {
 
@@ -165,33 +277,14 @@ void qwen_attend(const uint16_t* query, uint8_t* keys, uint8_t* values, uint16_t
                  const int64_t* contexts, long num_seqs, long heads, long kv_heads, long size,
                  long block_size, int format, int use_dot, int num_threads) {
   const Cache cache{keys, values, kv_heads, block_size, size, format};
-  std::vector<Work> decodes, chunks;
+  const qwen::Sequences sequences{tables, starts, contexts, table_width, num_seqs};
+  const auto step = qwen::plan_attention(sequences, cache, heads, use_dot);
   long tokens = 0;
-  for (long seq = 0; seq < num_seqs; ++seq) {
-    const long num_queries = starts[seq + 1] - starts[seq], row = starts[seq] * heads * size;
-    const long num_rows = num_queries * (heads / kv_heads);
-    tokens += contexts[seq];
-    for (long head = 0; head < kv_heads; ++head) {
-      Work work{query + row, output + row, tables + seq * table_width, contexts[seq],
-                num_queries, heads,        head,                       0,
-                num_rows};
-      if (num_queries == 1 && num_rows <= kDecodeRows) {
-        decodes.push_back(work);
-        continue;
-      }
-      for (long first = 0; first < num_rows; first += kPanels * kLanes) {
-        work.first_row = first;
-        work.num_rows = std::min<long>(kPanels * kLanes, num_rows - first);
-        chunks.push_back(work);
-      }
-    }
-  }
-  std::reverse(chunks.begin(), chunks.end());  // the last see most: the longest work first
-  const bool is_small = chunks.empty() && 2 * tokens * kv_heads * cache.row_bytes() < kSmallBytes;
-  auto attend = format == kBfloat16 ? choose<Bfloat16Rows>(use_dot)
-                : format == kInt8   ? choose<Int8Rows>(use_dot)
-                                    : choose<Fp8Rows>(use_dot);
-  attend(cache, decodes, chunks, is_small ? 1 : num_threads);
+  for (long seq = 0; seq < num_seqs; ++seq) tokens += contexts[seq];
+  const bool is_small =
+      step.chunks.empty() && 2 * tokens * kv_heads * cache.row_bytes() < kSmallBytes;
+#pragma omp parallel num_threads(is_small ? 1 : num_threads)
+  qwen::attend(cache, step, query, output);
 }
 
 }  // extern "C"

@@ -15,17 +15,22 @@
 #include <cmath>
 #include <vector>
 
-#include "cache.h"
+#include "attention.h"
+#include "attention_product.h"
 
 #ifdef QWEN_X86
 
 namespace {
 
-struct Work {  // queries of one sequence and key head
-  const uint16_t* query;  // of the sequence's first row: [rows][heads][size]
+using qwen::Work;
+
+// A layer's part of a step: its cache, and where rows of [tokens][heads][size] are.
+struct Layer {
+  const Cache& cache;
+  const uint16_t* query;
   uint16_t* output;
-  const int64_t* table;
-  long context, num_queries, heads, kv_head, first_row, num_rows;
+  long heads;
+  float* states;  // see AttentionStep
 };
 
 // Write where `count` tokens from `start` on lie.
@@ -35,61 +40,6 @@ inline void find_places(const Cache& cache, const Work& work, long start, long c
   for (long token = 0; token < count; ++token) {
     places[token] = place_of(cache, work.table[block], offset, work.kv_head);
     if (++offset == cache.block_size) offset = 0, ++block;
-  }
-}
-
-constexpr int kChunkTile = 128;  // tokens: keys, or values, and a panel's scores fit the L1 cache
-constexpr int kLanes = 32;       // query rows of a panel
-constexpr int kPanels = 8;       // that share a converted tile
-constexpr int kMaxRows = 12;     // of the matrix kernel, as in gemm.cpp
-
-// y[row] = (y[row] · scale) + Σ_k x[row · row_step + k · step] · w[k], 32 lanes each; with kDot
-// x and w hold pairs of bfloat16.
-template <bool kDot, int kRows>
-DOT_TARGET void multiply(const float* x, long row_step, long step, const float* w, long count,
-                         const float* scale, float* y) {
-  __m512 sums[kRows][2];
-  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
-  for (long k = 0; k < count; ++k, w += kLanes, x += step) {
-    __m512 low = _mm512_loadu_ps(w), high = _mm512_loadu_ps(w + 16);
-    for (int row = 0; row < kRows; ++row) {
-      __m512 value = _mm512_set1_ps(x[row * row_step]);
-      if constexpr (kDot) {
-        __m512bh pairs = reinterpret_cast<__m512bh>(value);
-        sums[row][0] = _mm512_dpbf16_ps(sums[row][0], pairs, reinterpret_cast<__m512bh>(low));
-        sums[row][1] = _mm512_dpbf16_ps(sums[row][1], pairs, reinterpret_cast<__m512bh>(high));
-      } else {
-        sums[row][0] = _mm512_fmadd_ps(value, low, sums[row][0]);
-        sums[row][1] = _mm512_fmadd_ps(value, high, sums[row][1]);
-      }
-    }
-  }
-  for (int row = 0; row < kRows; ++row, y += kLanes) {
-    for (int half = 0; half < 2; ++half) {
-      __m512 value = sums[row][half];
-      if (scale != nullptr) {
-        __m512 before = _mm512_loadu_ps(y + 16 * half);
-        value = _mm512_fmadd_ps(before, _mm512_loadu_ps(scale + 16 * half), value);
-      }
-      _mm512_storeu_ps(y + 16 * half, value);
-    }
-  }
-}
-
-using Multiply = void (*)(const float*, long, long, const float*, long, const float*, float*);
-template <bool kDot>
-constexpr Multiply kMultiply[] = {
-    nullptr,           multiply<kDot, 1>, multiply<kDot, 2>,  multiply<kDot, 3>,
-    multiply<kDot, 4>, multiply<kDot, 5>, multiply<kDot, 6>,  multiply<kDot, 7>,
-    multiply<kDot, 8>, multiply<kDot, 9>, multiply<kDot, 10>, multiply<kDot, 11>,
-    multiply<kDot, 12>};
-
-template <bool kDot>
-void multiply_rows(const float* x, long row_step, long step, const float* w, long count,
-                   const float* scale, float* y, long rows) {
-  for (long row = 0; row < rows; row += kMaxRows) {
-    const long some = std::min<long>(kMaxRows, rows - row);
-    kMultiply<kDot>[some](x + row * row_step, row_step, step, w, count, scale, y + row * kLanes);
   }
 }
 
@@ -110,23 +60,25 @@ Scratch& scratch_for(long size) {
   return scratch;
 }
 
-const uint16_t* query_row(const Cache& cache, const Work& work, long row) {
-  const long group = work.heads / cache.kv_heads;
-  return work.query + (row / group * work.heads + work.kv_head * group + row % group) * cache.size;
+// Where a row of the work is in queries and in outputs.
+inline long place_of_row(const Layer& layer, const Work& work, long row) {
+  const long group = layer.heads / layer.cache.kv_heads;
+  const long head = work.kv_head * group + row % group;
+  return ((work.row + row / group) * layer.heads + head) * layer.cache.size;
 }
 
 // Begin a panel: its rows' queries into the lanes, nothing seen yet.
 template <bool kDot>
-FMA_TARGET void load_panel(const Cache& cache, const Work& work, long panel, Scratch& scratch) {
-  const long group = work.heads / cache.kv_heads, size = cache.size;
+FMA_TARGET void load_panel(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
+  const long group = layer.heads / layer.cache.kv_heads, size = layer.cache.size;
   const uint16_t* sources[kLanes];
   for (long lane = 0; lane < kLanes; ++lane) {  // what is missing repeats the last row
     const long row = work.first_row + std::min(panel * kLanes + lane, work.num_rows - 1);
-    sources[lane] = query_row(cache, work, row);
+    sources[lane] = layer.query + place_of_row(layer, work, row);
     scratch.most[panel][lane] = -INFINITY;
     scratch.total[panel][lane] = 0;
-    scratch.position[panel][lane] =
-        static_cast<int32_t>(work.context - work.num_queries + row / group);
+    const long unseen = work.is_shared ? 1 : work.num_queries - row / group;
+    scratch.position[panel][lane] = static_cast<int32_t>(work.context - unseen);
   }
   float* target = scratch.query.data() + panel * size * kLanes;
   std::fill_n(scratch.sums.begin() + panel * size * kLanes, size * kLanes, 0.0f);
@@ -232,8 +184,8 @@ FMA_TARGET void soften(Scratch& scratch, long panel, long start, long count, flo
   }
 }
 
-FMA_TARGET void store_panel(const Cache& cache, const Work& work, long panel, Scratch& scratch) {
-  const long size = cache.size, first = panel * kLanes;
+FMA_TARGET void store_panel(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
+  const long size = layer.cache.size, first = panel * kLanes;
   const float* sums = scratch.sums.data() + panel * size * kLanes;
   for (long half = 0; half < kLanes; half += 16) {
     const __m512 share = _mm512_div_ps(_mm512_set1_ps(1.0f),
@@ -248,19 +200,43 @@ FMA_TARGET void store_panel(const Cache& cache, const Work& work, long panel, Sc
       transpose(rows);
       for (long lane = 0; lane < 16 && first + half + lane < work.num_rows; ++lane) {
         const long row = work.first_row + first + half + lane;
-        const long place = query_row(cache, work, row) - work.query;
-        _mm512_storeu_si512(work.output + place + i, rows[lane]);
+        _mm512_storeu_si512(layer.output + place_of_row(layer, work, row) + i, rows[lane]);
+      }
+    }
+  }
+}
+
+// What rows have seen so far, for whoever goes on from there.
+FMA_TARGET void store_states(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
+  const long size = layer.cache.size, first = panel * kLanes;
+  const float* sums = scratch.sums.data() + panel * size * kLanes;
+  for (long half = 0; half < kLanes; half += 16) {
+    float* targets[16];
+    const long count = std::min<long>(16, work.num_rows - first - half);
+    for (long lane = 0; lane < count; ++lane) {
+      const long place = place_of_row(layer, work, work.first_row + first + half + lane) / size;
+      targets[lane] = layer.states + place * (qwen::kStateHead + size);
+      targets[lane][0] = scratch.most[panel][half + lane];
+      targets[lane][1] = scratch.total[panel][half + lane];
+    }
+    for (long i = 0; i < size; i += 16) {
+      __m512i rows[16];
+      for (long k = 0; k < 16; ++k) rows[k] = _mm512_loadu_si512(sums + (i + k) * kLanes + half);
+      transpose(rows);
+      for (long lane = 0; lane < count; ++lane) {
+        _mm512_storeu_si512(targets[lane] + qwen::kStateHead + i, rows[lane]);
       }
     }
   }
 }
 
 template <typename Rows, bool kDot>
-void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
+void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
   constexpr long kPair = kDot ? 2 : 1;
+  const Cache& cache = layer.cache;
   const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
   for (long panel = 0; panel < num_panels; ++panel) {
-    load_panel<kDot>(cache, work, panel, scratch);
+    load_panel<kDot>(layer, work, panel, scratch);
   }
   const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
   for (long start = 0; start < seen; start += kChunkTile) {
@@ -279,7 +255,13 @@ void attend_chunk(const Cache& cache, const Work& work, Scratch& scratch) {
                           scratch.sums.data() + panel * size * kLanes, size);
     }
   }
-  for (long panel = 0; panel < num_panels; ++panel) store_panel(cache, work, panel, scratch);
+  for (long panel = 0; panel < num_panels; ++panel) {
+    if (work.is_shared) {
+      store_states(layer, work, panel, scratch);
+    } else {
+      store_panel(layer, work, panel, scratch);
+    }
+  }
 }
 
 }  // namespace

@@ -10,9 +10,7 @@
 
 #include "vector.h"
 
-#ifdef QWEN_X86
-
-namespace {
+namespace qwen {
 
 enum Format { kBfloat16 = 0, kInt8 = 1, kFp8 = 2 };
 
@@ -37,6 +35,15 @@ inline Place place_of(const Cache& cache, long block, long offset, long head) {
   const long start = block * cache.block_bytes(), index = offset * cache.kv_heads + head;
   return {start + index * cache.row_bytes(), start + cache.values_bytes() + 2 * index};
 }
+
+}  // namespace qwen
+
+#ifdef QWEN_X86
+
+namespace {
+
+using qwen::Cache, qwen::Format, qwen::Place, qwen::place_of;
+using qwen::kBfloat16, qwen::kFp8, qwen::kInt8;
 
 inline float scale_at(const uint8_t* part, const Place& place) {
   uint16_t bits;
@@ -63,6 +70,13 @@ struct Bfloat16Rows {
   FMA_TARGET static void store(uint16_t* target, __m512 first, __m512 second) {
     store_pairs(target, first, second);
   }
+  FMA_TARGET static Pairs load_sums(const float* sums) {
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
+    return {_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)};
+  }
   FMA_TARGET static __m512 widen(const uint8_t* row, long i) {
     return load16(reinterpret_cast<const uint16_t*>(row) + i);
   }
@@ -85,6 +99,9 @@ struct EightBitRows {
   FMA_TARGET static void store(uint16_t* target, __m512 first, __m512 second) {
     store16(target, first);
     store16(target + 16, second);
+  }
+  FMA_TARGET static Pairs load_sums(const float* sums) {
+    return {_mm512_loadu_ps(sums), _mm512_loadu_ps(sums + 16)};
   }
   FMA_TARGET static __m512 widen(const uint8_t* row, long i) { return Values::load(row + i); }
   FMA_TARGET static __m256i narrow(const uint8_t* row, long i) {  // exact: at most 7 bits

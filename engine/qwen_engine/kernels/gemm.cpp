@@ -1,6 +1,6 @@
 // Matrix products of few or many rows with bfloat16 weights, for CPUs with AVX-512.
 //
-// Owns the packed layout and its kernels; called through ctypes by native.py. Knows no Python and
+// Owns the packed layout and its kernels; called through ctypes by library.py. Knows no Python and
 // no torch: plain pointers, OpenMP for threads (the runtime that torch has loaded, one pool).
 //
 // Layout: 32 rows of W [out, in] are one panel, [in / 2][32][2]; a panel takes exactly the bytes
@@ -8,11 +8,36 @@
 //
 // Two kernels read it: `fma` widens the weights to float32 in registers (a shift, a mask) and
 // multiplies there; `dot` uses the bfloat16 dot product instruction. Which is faster differs
-// threefold between processors; native.py's caller measures.
+// threefold between processors; library.py's caller measures.
 
 #include <vector>
 
 #include "panels.h"
+#include "products.h"
+
+#ifdef QWEN_X86
+
+namespace qwen {
+
+void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y, long stride) {
+  const Weight& weight = *work.weight;
+  const long width = packed_width(weight.in, work.way), size = kPanel * weight.in;
+  const uint16_t* values = static_cast<const uint16_t*>(weight.values);
+  const Kernel* kernels = work.way == kDot ? kDots : kFmas;
+  const long origin = work.blocks->start(work.begin), count = work.end - work.begin;
+  for (long block = work.begin; block < work.end; ++block) {
+    const long first = work.blocks->start(block);
+    Output output{y + (first - origin) * stride, stride,
+                  weight.bias == nullptr ? nullptr : weight.bias + panel * kPanel, nullptr};
+    fetch_ahead(output, values + next * size, weight.in, 4 * kPanel, block - work.begin, count);
+    kernels[work.blocks->size(block)](work.packed + first * width, values + panel * size,
+                                      weight.in, output);
+  }
+}
+
+}  // namespace qwen
+
+#endif  // QWEN_X86
 
 extern "C" {
 
@@ -51,41 +76,16 @@ void qwen_pack(const uint16_t* source, long out, long in, int back, uint16_t* ta
 
 #ifdef QWEN_X86
 
-// y [rows, out] = x [rows, in] · Wᵀ + bias, all bfloat16 but the sums. scratch: rows × in floats.
-void qwen_linear(const uint16_t* x, long x_stride, const uint16_t* w, const uint16_t* bias,
-                 uint16_t* y, long rows, long out, long in, int use_dot, float* scratch,
-                 int num_threads) {
-  const Blocks blocks(rows);
-  const Kernel* kernels = use_dot ? kDot : kFma;
-  const long width = use_dot ? in / 2 : in;
-  const long per_chunk = kChunkBytes / (width * 4 * kMaxRows) + 1;  // blocks
-  const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
-  const long num_panels = out / kPanel;
-  const long grain = num_panels / (8 * num_threads) + 1;
+// y [rows, out] = x [rows, in] · Wᵀ + bias, all bfloat16 but the sums; way: one of qwen::Way.
+// scratch: rows × in floats.
+void qwen_linear(const uint16_t* x, long x_stride, const void* w, const uint16_t* bias, uint16_t* y,
+                 long rows, long out, long in, int way, float* scratch, int num_threads) {
+  const qwen::Way chosen = static_cast<qwen::Way>(way);
+  const qwen::Weight weight{w, bias, out, in};
 #pragma omp parallel num_threads(num_threads)
   {
-#pragma omp for schedule(static)
-    for (long block = 0; block < blocks.count; ++block) {
-      long first = blocks.start(block);
-      pack_rows(x + first * x_stride, x_stride, blocks.size(block), in, use_dot,
-                scratch + first * width);
-    }
-    for (long chunk = 0; chunk < num_chunks; ++chunk) {
-      const long begin = chunk * per_chunk;
-      const long end = begin + per_chunk < blocks.count ? begin + per_chunk : blocks.count;
-#pragma omp for schedule(dynamic, grain) nowait
-      for (long panel = 0; panel < num_panels; ++panel) {
-        const uint16_t* weights = w + panel * kPanel * in;
-        for (long block = begin; block < end; ++block) {
-          long first = blocks.start(block);
-          Output output{y + first * out + panel * kPanel, out,
-                        bias == nullptr ? nullptr : bias + panel * kPanel, nullptr};
-          const uint16_t* next = weights + (panel + 1 < num_panels ? kPanel * in : 0);
-          fetch_ahead(output, next, in, 4 * kPanel, block - begin, end - begin);
-          kernels[blocks.size(block)](scratch + first * width, weights, in, output);
-        }
-      }
-    }
+    qwen::pack(x, x_stride, rows, in, chosen, scratch);
+    qwen::multiply(scratch, rows, weight, chosen, false, y, out);
   }
 }
 

@@ -11,14 +11,11 @@
 #include <vector>
 
 #include "panels.h"
+#include "products.h"
 
 #ifdef QWEN_X86
 
 namespace {
-
-enum Way { kDirectFma = 0, kDirectDot = 1, kWidenedFma = 2, kWidenedDot = 3 };  // int8.py counts on them
-
-constexpr int kMaxFmaRows = 6;  // 4 accumulators each: even and odd k apart
 
 FMA_TARGET inline __m512 load_int8(const int8_t* source) {
   __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
@@ -30,7 +27,7 @@ inline void prefetch(const int8_t* w, const char* ahead) {
   _mm_prefetch(ahead, _MM_HINT_T1);
 }
 
-// x: [in / 2][kRows][2] float32. Lanes are pairs of k for 8 columns.
+// x: [in / 2][kRows][2] float32, at most 6 rows. Lanes are pairs of k for 8 columns: 4 sums each.
 template <int kRows>
 FMA_TARGET void fma_int8(const float* x, const int8_t* w, long in, const Output& out) {
   __m512 sums[kRows][4];
@@ -86,7 +83,7 @@ DOT_TARGET void dot_int8(const float* pairs, const int8_t* w, long in, const Out
       sums[row][1] = _mm512_dpbf16_ps(sums[row][1], value, high);
     }
   }
-  for (int row = 0; row < kRows; ++row) store_row(out, row, sums[row][0], sums[row][1]);
+  for (int row = 0; row < kRows; ++row) store_dot_row(out, row, sums[row][0], sums[row][1]);
 }
 
 using Int8Kernel = void (*)(const float*, const int8_t*, long, const Output&);
@@ -97,15 +94,6 @@ constexpr Int8Kernel kDotInt8[] = {nullptr,      dot_int8<1>,  dot_int8<2>, dot_
                                    dot_int8<4>,  dot_int8<5>,  dot_int8<6>, dot_int8<7>,
                                    dot_int8<8>,  dot_int8<9>,  dot_int8<10>, dot_int8<11>,
                                    dot_int8<12>};
-
-// [rows][in] → [in / 2][rows][2] float32.
-void pack_float_pairs(const uint16_t* x, long stride, int rows, long in, float* packed) {
-  for (int row = 0; row < rows; ++row) {
-    for (long k = 0; k < in; ++k) {
-      packed[(k / 2 * rows + row) * 2 + k % 2] = to_float(x[row * stride + k]);
-    }
-  }
-}
 
 // A panel's values as bfloat16 in the same order, multiplied by `factors` [32][2] if there are any.
 FMA_TARGET void widen_panel(const int8_t* w, long in, const float* factors, uint16_t* target) {
@@ -128,6 +116,32 @@ struct Panel {
 };
 
 }  // namespace
+
+namespace qwen {
+
+void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, long stride) {
+  const Weight& weight = *work.weight;
+  const int8_t* all = static_cast<const int8_t*>(weight.values);
+  const Panel one(all, weight.in, panel), following(all, weight.in, next);
+  const Int8Kernel* direct = is_dot(work.way) ? kDotInt8 : kFmaInt8;
+  const Kernel* widened = is_dot(work.way) ? kDots : kFmas;
+  if (is_widened(work.way)) widen_panel(one.values, weight.in, nullptr, work.room);
+  const long origin = work.blocks->start(work.begin), count = work.end - work.begin;
+  for (long block = work.begin; block < work.end; ++block) {
+    const long first = work.blocks->start(block);
+    const float* rows = work.packed + first * packed_width(weight.in, work.way);
+    Output output{y + (first - origin) * stride, stride,
+                  weight.bias == nullptr ? nullptr : weight.bias + panel * kPanel, one.scales};
+    fetch_ahead(output, following.values, weight.in, 2 * kPanel, block - work.begin, count);
+    if (is_widened(work.way)) {
+      widened[work.blocks->size(block)](rows, work.room, weight.in, output);
+    } else {
+      direct[work.blocks->size(block)](rows, one.values, weight.in, output);
+    }
+  }
+}
+
+}  // namespace qwen
 
 extern "C" {
 
@@ -168,58 +182,6 @@ void qwen_int8_unpack(const int8_t* w, long out, long in, uint16_t* target, int 
         uint16_t* to = target + (index * kPanel + row) * in;
         for (long k = 0; k < in; k += 2) {
           std::memcpy(to + k, wide.data() + (k / 2 * kPanel + row) * 2, 4);
-        }
-      }
-    }
-  }
-}
-
-// y [rows][out] = x [rows][in] · Wᵀ + bias, as qwen_linear; way: one of Way.
-void qwen_int8_linear(const uint16_t* x, long x_stride, const int8_t* w, const uint16_t* bias,
-                      uint16_t* y, long rows, long out, long in, int way, float* scratch,
-                      int num_threads) {
-  const bool is_direct = way == kDirectFma || way == kDirectDot;
-  const bool is_dot = way == kDirectDot || way == kWidenedDot;
-  const Blocks blocks(rows, way == kDirectFma ? kMaxFmaRows : kMaxRows);
-  const Int8Kernel* direct = is_dot ? kDotInt8 : kFmaInt8;
-  const Kernel* widened = is_dot ? kDot : kFma;
-  const long width = is_dot ? in / 2 : in;
-  const long per_chunk = kChunkBytes / (width * 4 * kMaxRows) + 1;  // blocks
-  const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
-  const long num_panels = out / kPanel;
-  const long grain = num_panels / (8 * num_threads) + 1;
-#pragma omp parallel num_threads(num_threads)
-  {
-    std::vector<uint16_t> wide(is_direct ? 0 : kPanel * in);
-#pragma omp for schedule(static)
-    for (long block = 0; block < blocks.count; ++block) {
-      const long first = blocks.start(block);
-      const uint16_t* source = x + first * x_stride;
-      float* packed = scratch + first * width;
-      if (way == kDirectFma) {
-        pack_float_pairs(source, x_stride, blocks.size(block), in, packed);
-      } else {
-        pack_rows(source, x_stride, blocks.size(block), in, is_dot, packed);
-      }
-    }
-    for (long chunk = 0; chunk < num_chunks; ++chunk) {
-      const long begin = chunk * per_chunk;
-      const long end = begin + per_chunk < blocks.count ? begin + per_chunk : blocks.count;
-#pragma omp for schedule(dynamic, grain) nowait
-      for (long index = 0; index < num_panels; ++index) {
-        const Panel panel(w, in, index), next(w, in, std::min(index + 1, num_panels - 1));
-        if (!is_direct) widen_panel(panel.values, in, nullptr, wide.data());
-        for (long block = begin; block < end; ++block) {
-          const long first = blocks.start(block);
-          const float* rows_of_x = scratch + first * width;
-          Output output{y + first * out + index * kPanel, out,
-                        bias == nullptr ? nullptr : bias + index * kPanel, panel.scales};
-          fetch_ahead(output, next.values, in, 2 * kPanel, block - begin, end - begin);
-          if (is_direct) {
-            direct[blocks.size(block)](rows_of_x, panel.values, in, output);
-          } else {
-            widened[blocks.size(block)](rows_of_x, wide.data(), in, output);
-          }
         }
       }
     }

@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 PANEL_ROWS = 32  # output rows packed side by side: kPanel in gemm.cpp
 
 Kernel = Literal["fma", "dot"]
-Int8Way = Literal["int8 fma", "int8 dot", "widened fma", "widened dot"]  # Way in int8.cpp
+Int8Way = Literal["int8 fma", "int8 dot", "widened fma", "widened dot"]
 INT8_WAYS: tuple[Int8Way, ...] = get_args(Int8Way)
+WAYS: tuple[Kernel | Int8Way, ...] = (*get_args(Kernel), *INT8_WAYS)  # Way in products.h
 
 
 class NativeLibrary:
@@ -32,6 +33,8 @@ class NativeLibrary:
         if self.kernels:
             for name, kinds in _SIGNATURES.items():
                 self.function(name, kinds)
+            self._library.qwen_room.argtypes = [ctypes.c_void_p]
+            self._library.qwen_room.restype = ctypes.c_long
 
     def function(self, name: str, kinds: str) -> Callable[..., None]:
         """Return one of the library's functions; `kinds` are its arguments', as in `_C_TYPES`."""
@@ -86,7 +89,7 @@ class NativeLibrary:
         y = torch.empty(rows, out, dtype=torch.bfloat16)
         self._library.qwen_linear(
             x.data_ptr(), x.stride(0), weight.data_ptr(), _pointer(bias),
-            y.data_ptr(), rows, out, size, int(kernel == "dot"), scratch.data_ptr(),
+            y.data_ptr(), rows, out, size, WAYS.index(kernel), scratch.data_ptr(),
             torch.get_num_threads(),
         )  # fmt: skip
         return y
@@ -125,9 +128,9 @@ class NativeLibrary:
         if x.stride(1) != 1:
             x = x.contiguous()
         y = torch.empty(rows, out, dtype=torch.bfloat16)
-        self._library.qwen_int8_linear(
+        self._library.qwen_linear(
             x.data_ptr(), x.stride(0), weight.data_ptr(), _pointer(bias), y.data_ptr(), rows, out,
-            size, INT8_WAYS.index(way), scratch.data_ptr(), torch.get_num_threads(),
+            size, WAYS.index(way), scratch.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
         return y
 
@@ -183,7 +186,7 @@ class NativeLibrary:
             qkv.data_ptr(), _pointer(q_norm), _pointer(k_norm), rotary[0].data_ptr(),
             rotary[1].data_ptr(), slots.data_ptr(), query.data_ptr(), cache[0].data_ptr(),
             cache[1].data_ptr(), rows, query.shape[1], kv_heads, size, block_size,
-            _FORMATS[cache[0].dtype], eps, torch.get_num_threads(),
+            FORMATS[cache[0].dtype], eps, torch.get_num_threads(),
         )  # fmt: skip
         return query
 
@@ -208,9 +211,25 @@ class NativeLibrary:
             query.data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(), output.data_ptr(),
             tables.data_ptr(), tables.shape[1], starts.data_ptr(), contexts.data_ptr(),
             contexts.shape[0], query.shape[1], kv_heads, query.shape[2], block_size,
-            _FORMATS[cache[0].dtype], int("dot" in self.kernels), torch.get_num_threads(),
+            FORMATS[cache[0].dtype], int("dot" in self.kernels), torch.get_num_threads(),
         )  # fmt: skip
         return output
+
+    def stack_room(self, shape: ctypes.Structure) -> int:
+        """Return the bfloat16 values that a row needs as `run_stack` works on it."""
+        return int(self._library.qwen_room(ctypes.byref(shape)))
+
+    def run_stack(
+        self,
+        shape: ctypes.Structure,
+        parts: ctypes.Array[ctypes.c_int64],
+        step: ctypes.Structure,
+        layers: tuple[int, int],
+    ) -> None:
+        """Run layers `first` to `end`; `layers.stack` says what the structs are."""
+        self._library.qwen_layers(
+            ctypes.byref(shape), parts, ctypes.byref(step), *layers, torch.get_num_threads()
+        )
 
 
 ATTENTION_SIZES = (64, 128)  # of a head: the instances in attention.cpp
@@ -222,13 +241,13 @@ _SIGNATURES = {
     "qwen_linear": "pnpppnnnipi",
     "qwen_int8_pack": "pnnii",
     "qwen_int8_unpack": "pnnpi",
-    "qwen_int8_linear": "pnpppnnnipi",
     "qwen_norm": "ppppnnfi",
     "qwen_gate": "ppnni",
     "qwen_heads": "pppppppppnnnnnifi",
     "qwen_attend": "pppppnppnnnnniii",
+    "qwen_layers": "pppnni",
 }
-_FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
+FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
 _SCALE_BYTES = 2  # beside a head in 8 bits
 _KERNELS: dict[int, tuple[Kernel, ...]] = {0: (), 1: ("fma",), 3: ("fma", "dot")}
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr long kPanel = 32;            // output rows side by side
 constexpr int kMaxRows = 12;           // of x at once: 24 accumulators, 4 weights, the rest scratch
-constexpr long kChunkBytes = 1 << 19;  // of packed x: half of a 1 MiB L2 cache, the panel beside it
+constexpr long kChunkBytes = 3 << 17;  // of packed x: half of a 1 MiB L2 cache, the panel beside it
 
 }  // namespace
 
@@ -39,21 +39,28 @@ inline void fetch_ahead(Output& out, const void* next, long in, long pair_bytes,
   out.ahead_step = (pair_bytes + num_blocks - 1) / num_blocks;
 }
 
-FMA_TARGET inline void store_row(const Output& out, long row, __m512 low, __m512 high) {
+// Scale and bias, where there are any.
+FMA_TARGET inline void finish_row(const Output& out, __m512& low, __m512& high) {
   if (out.scale != nullptr) {
     low = _mm512_mul_ps(low, _mm512_loadu_ps(out.scale));
     high = _mm512_mul_ps(high, _mm512_loadu_ps(out.scale + 16));
   }
   if (out.bias != nullptr) {
-    __m512i bias = _mm512_loadu_si512(out.bias);
-    low = _mm512_add_ps(low, _mm512_castsi512_ps(_mm512_slli_epi32(
-        _mm512_cvtepu16_epi32(_mm512_castsi512_si256(bias)), 16)));
-    high = _mm512_add_ps(high, _mm512_castsi512_ps(_mm512_slli_epi32(
-        _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bias, 1)), 16)));
+    low = _mm512_add_ps(low, load16(out.bias));
+    high = _mm512_add_ps(high, load16(out.bias + 16));
   }
-  uint16_t* y = out.y + row * out.stride;
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), to_bfloat16(low));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + 16), to_bfloat16(high));
+}
+
+FMA_TARGET inline void store_row(const Output& out, long row, __m512 low, __m512 high) {
+  finish_row(out, low, high);
+  store16(out.y + row * out.stride, low);
+  store16(out.y + row * out.stride + 16, high);
+}
+
+DOT_TARGET inline void store_dot_row(const Output& out, long row, __m512 low, __m512 high) {
+  finish_row(out, low, high);
+  _mm512_storeu_si512(out.y + row * out.stride,
+                      reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
 }
 
 inline void prefetch_weights(const uint16_t* w, const char* ahead) {
@@ -108,38 +115,17 @@ DOT_TARGET void dot_panel(const float* pairs, const uint16_t* w, long in, const 
       sums[row][1] = _mm512_dpbf16_ps(sums[row][1], value, high);
     }
   }
-  for (int row = 0; row < kRows; ++row) store_row(out, row, sums[row][0], sums[row][1]);
+  for (int row = 0; row < kRows; ++row) store_dot_row(out, row, sums[row][0], sums[row][1]);
 }
 
 using Kernel = void (*)(const float*, const uint16_t*, long, const Output&);
 
-constexpr Kernel kFma[] = {nullptr,       fma_panel<1>,  fma_panel<2>,  fma_panel<3>, fma_panel<4>,
+constexpr Kernel kFmas[] = {nullptr,       fma_panel<1>,  fma_panel<2>,  fma_panel<3>, fma_panel<4>,
                            fma_panel<5>,  fma_panel<6>,  fma_panel<7>,  fma_panel<8>, fma_panel<9>,
                            fma_panel<10>, fma_panel<11>, fma_panel<12>};
-constexpr Kernel kDot[] = {nullptr,       dot_panel<1>,  dot_panel<2>,  dot_panel<3>, dot_panel<4>,
+constexpr Kernel kDots[] = {nullptr,       dot_panel<1>,  dot_panel<2>,  dot_panel<3>, dot_panel<4>,
                            dot_panel<5>,  dot_panel<6>,  dot_panel<7>,  dot_panel<8>, dot_panel<9>,
                            dot_panel<10>, dot_panel<11>, dot_panel<12>};
-
-// Rows in blocks of nearly equal size, each at most max_rows.
-struct Blocks {
-  long num_rows, count;
-  explicit Blocks(long rows, long max_rows = kMaxRows)
-      : num_rows(rows), count((rows + max_rows - 1) / max_rows) {}
-  long start(long index) const { return num_rows * index / count; }
-  int size(long index) const { return static_cast<int>(start(index + 1) - start(index)); }
-};
-
-// [rows][in] → [in][rows] float32, or [in / 2][rows] pairs.
-void pack_rows(const uint16_t* x, long stride, int rows, long in, bool as_pairs, float* packed) {
-  for (int row = 0; row < rows; ++row) {
-    const uint16_t* source = x + row * stride;
-    if (as_pairs) {
-      for (long k = 0; k < in; k += 2) std::memcpy(packed + k / 2 * rows + row, source + k, 4);
-    } else {
-      for (long k = 0; k < in; ++k) packed[k * rows + row] = to_float(source[k]);
-    }
-  }
-}
 
 }  // namespace
 

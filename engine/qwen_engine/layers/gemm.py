@@ -40,6 +40,7 @@ _COPYING_WAYS: tuple[Way, ...] = ("float32", "unpack")
 ROW_COUNTS = (1, 4, 16, 64, 256)
 PROBE_ROWS = 2048  # of a weight's: some ms at 256 rows of x
 SECONDS_TO_MEASURE = 0.2
+_HOPELESS = 4  # times the best way so far: warm or not, it will not win
 
 # Ways that copy a weight first are not for larger ones: a head of 151,936 × 1,024 would need
 # 0.6 GB of scratch.
@@ -133,6 +134,11 @@ class MeasuredGemm:
             way = self._ways[key] = self.choice.way(key[0], may_copy=key[1])
         return self.compute(way, x, weight, bias)
 
+    def native_way(self, num_rows: int) -> Kernel | Int8Way | None:
+        """Return the way for this many rows if it is one of the C++ kernels'."""
+        way = self.choice.way(num_rows, may_copy=True)
+        return None if way in _PLAIN_WAYS or way in _COPYING_WAYS else cast(Kernel | Int8Way, way)
+
     def compute(
         self, way: Way, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -213,16 +219,29 @@ def measure_ways(
     for count in ROW_COUNTS:
         x = torch.randn(count, in_size).to(torch.bfloat16)
         for way in ways:
-            times[way][count] = _best(partial(gemm.compute, way, x), probes, seconds)
+            found = min((times[each].get(count, math.inf) for each in ways), default=math.inf)
+            work = partial(gemm.compute, way, x)
+            times[way][count] = _best(work, probes, seconds, hopeless=_HOPELESS * found / 1e6)
     return times
 
 
 def _best(
-    work: Callable[[torch.Tensor], object], probes: Sequence[torch.Tensor], seconds: float
+    work: Callable[[torch.Tensor], object],
+    probes: Sequence[torch.Tensor],
+    seconds: float,
+    *,
+    hopeless: float,
 ) -> int:
-    """Return the least microseconds of one product; the first, untimed, warms up."""
+    """Return the least microseconds of one product; the first warms up.
+
+    hopeless: seconds; where the first took longer it counts, and no other is tried.
+    """
+    began = time.perf_counter()
     work(probes[0])
-    best, end = math.inf, time.perf_counter() + seconds
+    now = time.perf_counter()
+    if now - began > hopeless:
+        return round((now - began) * 1e6)
+    best, end = math.inf, now + seconds
     for probe in itertools.cycle(probes):
         began = time.perf_counter()
         work(probe)

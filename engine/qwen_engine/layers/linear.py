@@ -45,6 +45,10 @@ class Linear(nn.Module):
             gemm.adopt(self.weight)
             self._gemm = gemm
 
+    def is_packed_for(self, gemm: MeasuredGemm) -> bool:
+        """Say whether `gemm` computes this, with weights in the C++ kernels' layout."""
+        return self._gemm is gemm and gemm.choice.is_packed
+
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
         """Yield each part under its name in the checkpoint, as a view to be written into."""
         start = 0

@@ -16,29 +16,19 @@ from torch import nn
 
 from qwen_engine.kernels.library import NativeLibrary, can_pack
 from qwen_engine.layers import int8
-from qwen_engine.layers.attention import AttentionStep, store_kv
+from qwen_engine.layers.attention import AttentionStep
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.norm import RMSNorm
-from qwen_engine.layers.rotary import RotaryEmbedding, rotate
+from qwen_engine.layers.rotary import RotaryEmbedding
 from qwen_engine.layers.stacked import StackedLinear
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.allocation import give_memory
+from qwen_engine.models.attention import Attention, ForwardContext, KVCache
 from qwen_engine.models.experts import Experts, StoredShapes
 from qwen_engine.models.feed_forward import FeedForward
-
-KVCache = tuple[torch.Tensor, torch.Tensor]  # see layers.attention.interface
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardContext:
-    """What every layer of one step needs besides the hidden states."""
-
-    cos: torch.Tensor  # [num_tokens, 1, head_dim]
-    sin: torch.Tensor
-    slots: torch.Tensor  # [num_tokens], where K and V go
-    attention: AttentionStep
+from qwen_engine.models.native_layers import NativeLayers, build_native_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,64 +37,6 @@ class VisualRows:
 
     rows: torch.Tensor  # [num_visual]
     values: torch.Tensor  # [num_visual, (1 + taps) × hidden]: the embedding, then each tap's
-
-
-class Attention(nn.Module):
-    """Grouped-query attention over the paged cache."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        sizes = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
-        self.qkv = Linear(config.hidden_size, sizes, bias=config.qkv_bias)
-        self.o_proj = Linear(config.q_size, {"o_proj": config.hidden_size}, bias=config.output_bias)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.num_heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
-        self.head_dim = config.head_dim
-        self.library: NativeLibrary | None = None  # for bfloat16 on a CPU
-
-    def forward(
-        self, hidden: torch.Tensor, cache: KVCache, context: ForwardContext
-    ) -> torch.Tensor:
-        heads: torch.Tensor = self.qkv(hidden).unflatten(-1, (-1, self.head_dim))
-        if self.library is None:
-            query = self._store_and_turn(heads, cache, context)
-        else:
-            query = self.library.heads(
-                heads,
-                cache,
-                context.slots,
-                kv_heads=self.num_heads[1],
-                norms=self._norms(),
-                rotary=(context.cos, context.sin),
-            )
-        attended = context.attention.attend(query, *cache)
-        projected: torch.Tensor = self.o_proj(attended.flatten(1))
-        return projected
-
-    def _store_and_turn(
-        self, heads: torch.Tensor, cache: KVCache, context: ForwardContext
-    ) -> torch.Tensor:
-        """Normalise and rotate, store keys and values, return the queries."""
-        query, key, value = torch.split(heads, self.num_heads, dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        query = rotate(query, context.cos, context.sin)
-        key = rotate(key, context.cos, context.sin)
-        store_kv(cache, context.slots, key, value)
-        return query
-
-    def _norms(self) -> tuple[torch.Tensor, torch.Tensor, float] | None:
-        if self.q_norm is None or self.k_norm is None:
-            return None
-        return self.q_norm.weight, self.k_norm.weight, self.q_norm.eps
-
-    def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, Target]]:
-        yield from self.qkv.checkpoint_tensors(prefix)
-        yield from self.o_proj.checkpoint_tensors(prefix)
-        if self.q_norm is not None and self.k_norm is not None:
-            yield f"{prefix}q_norm.weight", self.q_norm.weight
-            yield f"{prefix}k_norm.weight", self.k_norm.weight
 
 
 class Layer(nn.Module):
@@ -160,6 +92,7 @@ class Decoder(nn.Module):
         self.traits = config.traits
         self._embedding_gemm: Gemm = TorchGemm()
         self._output_gemm: Gemm = self._embedding_gemm
+        self.native_layers: NativeLayers | None = None  # for bfloat16 on a CPU
         if config.int8_weights:
             self._quantise()
 
@@ -193,9 +126,11 @@ class Decoder(nn.Module):
         attention: AttentionStep,
         caches: list[KVCache],
         visual: VisualRows | None = None,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute one step: [num_tokens] ids, positions and slots → [num_tokens, hidden].
+        """Compute one step: [num_tokens] ids, positions and slots → [num_wanted, hidden].
 
+        wanted: the rows that are to be returned, rising; None: all.
         Pictures take the place of their tokens' embeddings; then each tap's part is added to
         what the first layers put out (DeepStack, arXiv 2406.04334).
         """
@@ -207,6 +142,13 @@ class Decoder(nn.Module):
             values = visual.values.to(hidden.dtype)
             own, *parts = values.chunk(values.shape[1] // hidden.shape[1], dim=1)
             hidden.index_copy_(0, visual.rows, own)
+        rows = None if visual is None else visual.rows
+        if self.native_layers is not None:
+            done = self.native_layers.run(
+                hidden, context, wanted=wanted, taps=parts, tapped_rows=rows
+            )
+            if done is not None:
+                return done
         delta: torch.Tensor | None = None  # of the layer before: added where it is normalised
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             delta = layer(hidden, delta, cache, context)
@@ -214,7 +156,8 @@ class Decoder(nn.Module):
                 hidden += delta
                 delta = None
                 hidden.index_add_(0, visual.rows, parts[index])
-        return hidden if delta is None else hidden.add_(delta)
+        hidden = hidden if delta is None else hidden.add_(delta)
+        return hidden if wanted is None else hidden.index_select(0, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map the chosen rows [num_rows, hidden] to logits [num_rows, vocab_size]."""
@@ -247,6 +190,20 @@ class Decoder(nn.Module):
                 continue
             if is_wide:
                 module.library = library
+
+    def use_native_layers(
+        self,
+        caches: list[KVCache],
+        *,
+        block_size: int,
+        library: NativeLibrary,
+        gemm: MeasuredGemm,
+    ) -> None:
+        """Compute whole layers in C++ where that is possible; after `use`."""
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        self.native_layers = build_native_layers(
+            layers, caches, block_size=block_size, library=library, gemm=gemm
+        )
 
     def probe_weights(self) -> list[torch.Tensor]:
         """Return one large weight of each layer, to measure products with."""

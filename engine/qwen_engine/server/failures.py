@@ -8,6 +8,7 @@ are out.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +63,20 @@ async def failures_middleware(request: web.Request, handler: Handler) -> web.Str
     except Exception as error:
         failure = explain(error, request)
         log.info("%s %s %d: %s", request.method, request.path, failure.status, failure.message)
+        _let_go(error)
         return failure.response()
+
+
+def _let_go(error: BaseException) -> None:
+    """Empty the frames that an error went through.
+
+    They hold the request's body and pictures, and often the error itself: such cycles stay until
+    Python's collector looks for them, which goes by the number of objects and not by their size.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
 
 
 def explain(error: Exception, request: web.Request) -> Failure:

@@ -76,6 +76,7 @@ async def get_stats(request: web.Request) -> web.Response:
         "max_model_len": service.max_model_len,
         "plan": plan_to_dict(service.launched.plan),
         "measured": service.launched.engine.measured.lines(),
+        "start_seconds": dict(service.launched.start_seconds),
         "matrix_products": service.launched.engine.gemm_report,
     }
     return web.json_response(body)

@@ -27,6 +27,7 @@ from qwen_engine.errors import InvalidMediaError
 from qwen_engine.server.settings import MIB, IPNetwork
 
 CHUNK_BYTES = 64 * 1024
+FETCH_SECONDS = 20.0
 # Decoded at once: that holds the interpreter lock, for which the engine's steps would wait.
 BASE64_BYTES = MIB  # a multiple of 4
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -48,7 +49,7 @@ class FetchPolicy:
     private_networks: tuple[IPNetwork, ...] = ()
     max_bytes: int = 64 * MIB
     max_redirects: int = 3
-    timeout_seconds: float = 20.0
+    timeout_seconds: float = FETCH_SECONDS
     max_connections: int = 256
     max_connections_per_host: int = 8  # so that a slow host keeps waiting only its own
 

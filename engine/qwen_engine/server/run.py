@@ -135,6 +135,7 @@ def _fail(message: str, error: BaseException | None = None) -> int:
     if error is not None and not isinstance(error, EngineError | PlanningError):
         log.error("unexpected failure", exc_info=error)
     log.error("qwen-engine: %s", message)
+    logging.disable()  # a launch that goes on in its thread: the last line is the one that is read
     with suppress(OSError):
         if TERMINATION_LOG.exists():
             TERMINATION_LOG.write_text(message[:4096], encoding="utf-8")

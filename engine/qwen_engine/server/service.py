@@ -88,8 +88,6 @@ class ModelService:
         return int(time.time())
 
     def close(self) -> None:
-        if self._media is not None:
-            self._media.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def check_name(self, name: str | None) -> str:

@@ -25,6 +25,8 @@ from qwen_engine.server.settings import ServerSettings
 if TYPE_CHECKING:
     from qwen_engine.server.media import MediaReader
 
+_SECONDS_BETWEEN_LOOKS = 0.5  # at whether anybody waits
+
 Launch = Callable[[EngineOptions, Callable[[Progress], None]], Launched]
 
 
@@ -41,6 +43,7 @@ class ServerState:
         self.engine = AsyncEngine(self.metrics)
         self._launcher = launcher
         self._opened = AsyncExitStack()
+        self._finishing: asyncio.Task[None] | None = None
         self.loading = asyncio.get_running_loop().create_task(self._load())
 
     def require_service(self) -> ModelService:
@@ -57,6 +60,8 @@ class ServerState:
     async def close(self) -> bool:
         """End the engine's thread; False if it is inside a long call and goes on."""
         self.loading.cancel()
+        if self._finishing is not None:
+            self._finishing.cancel()
         if self.service is not None:
             self.service.close()
         await self._opened.aclose()
@@ -72,30 +77,33 @@ class ServerState:
         self.engine.accept(
             max_running=launched.config.max_num_seqs, max_queue=self.settings.max_queue
         )
+        self._finishing = asyncio.create_task(self._finish_quietly(launched))
+
+    async def _finish_quietly(self, launched: Launched) -> None:
+        """Do what the start left over whenever nobody waits; whoever needs it sooner does it."""
+        is_done = False
+        while not is_done:
+            quiet_looks = 0
+            while quiet_looks < 2:
+                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+                quiet_looks = quiet_looks + 1 if self.engine.is_idle else 0
+            is_done = await asyncio.to_thread(launched.finish_quietly, self._is_quiet)
+
+    def _is_quiet(self) -> bool:
+        return self.engine.is_idle and self.engine.is_accepting
 
     async def _open_media(self, launched: Launched) -> MediaReader | None:
         """Return what reads pictures, if the engine takes any."""
         config = launched.config
         if config.encoder_cache_tokens == 0:
             return None
-        # Here, as the decoders are nothing that a server of text should load.
-        from qwen_engine.server.media import MediaReader
-        from qwen_engine.server.media_fetch import FetchPolicy, MediaFetcher
-        from qwen_engine.vision.settings import ProcessorSettings
+        from qwen_engine.server.media_opening import open_media
 
-        domains = frozenset(domain.lower() for domain in config.allowed_media_domains)
-        policy = FetchPolicy(
-            hosts=domains or None,
+        return await open_media(
+            config,
+            self._opened,
             private_networks=self.settings.media_private_networks,
             timeout_seconds=self.settings.media_timeout_seconds,
-        )
-        settings = ProcessorSettings.from_folder(config.model_path)
-        return MediaReader(
-            await self._opened.enter_async_context(MediaFetcher(policy)),
-            settings.changed(config.mm_processor_kwargs, param="--mm-processor-kwargs"),
-            limits=config.limit_mm_per_prompt,
-            max_tokens=config.encoder_cache_tokens,
-            max_model_len=config.max_model_len,
         )
 
     def _report(self, progress: Progress) -> None:

@@ -18,4 +18,6 @@ async def together(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        del task  # a task has its error, which has this frame: neither would go by itself
+        tasks.clear()
         raise

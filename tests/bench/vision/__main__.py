@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 
-from qwen_engine import environment
+import torch
+
 from tests.bench.engines import NUM_CORES
 from tests.bench.vision.first_token import first_token_rows
 from tests.bench.vision.preprocessing import preprocessing_rows
+from tests.bench.vision.tower import tower_rows
 from tests.bench.vision.turns import HEADER, Row, line, measure
 
 
 def main() -> None:
     arguments = _parse()
-    environment.prepare()  # before torch is imported
-    import torch
-
-    from tests.bench.vision.tower import tower_rows
-
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end too
     torch.set_num_threads(NUM_CORES)
     words = arguments.rows.split(",")
 
@@ -41,9 +41,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--rows", default="", metavar="WORDS",
-        help="only rows whose name has one of these in it, such as 'preprocessing,in bfloat16'",
+        help="only rows whose name has one of these in it, such as 'preprocessing,tower bfloat16'",
     )  # fmt: skip
-    parser.add_argument("--blocks", type=int, default=6, help="of the tower's 24")
+    parser.add_argument("--blocks", type=int, default=3, help="of the tower's 24")
     parser.add_argument("--layers", type=int, default=4, help="of the text model's 28")
     parser.add_argument("--peers", default="transformers,vllm", help="for the first token")
     return parser.parse_args()

@@ -15,7 +15,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from tests.bench.engines import NUM_CORES, REPOSITORY, peer_engines
 from tests.bench.servers import ServerCommand, running_server
@@ -25,6 +28,7 @@ from tests.models.qwen3_vl import build_random_qwen3_vl
 
 QUESTION = "What is the capital of this picture? 0 1 2 3"
 SIZES = {"448² JPEG": (448, 448, "JPEG"), "1920×1080 PNG": (1920, 1080, "PNG")}
+SEEN = "first token: 448² JPEG, seen before"
 SECONDS = 600
 
 Send = Callable[[bytes, str], object]  # a file and its kind
@@ -35,19 +39,23 @@ def first_token_rows(
     wanted: Callable[[str], bool], peers: list[str], layers: int
 ) -> Iterator[list[Row]]:
     """Yield the rows whose names are wanted; all engines are loaded as long."""
-    names = {f"first token, {name}": size for name, size in SIZES.items()}
+    names = {f"first token: {name}": size for name, size in SIZES.items()}
     chosen = {name: size for name, size in names.items() if wanted(name)}
-    if not chosen:
+    is_repeat_wanted = wanted(SEEN)
+    if not chosen and not is_repeat_wanted:
         yield []
         return
     model = build_random_qwen3_vl(layers)
     with ExitStack() as stack:
-        sides: dict[str, Send] = {"ours": stack.enter_context(_served(_our_server(model)))}
-        if "transformers" in peers:
+        port = stack.enter_context(_served(_our_server(model)))
+        sides: dict[str, Send] = {"ours": partial(_ask, port)}
+        if "transformers" in peers and chosen:
             sides["transformers"] = stack.enter_context(_transformers(model))
-        if "vllm" in peers:
-            sides["vLLM"] = stack.enter_context(_served(_vllm_server(model)))
-        yield [_row(name, size, sides) for name, size in chosen.items()]
+        if "vllm" in peers and chosen:
+            sides["vLLM"] = partial(_ask, stack.enter_context(_served(_vllm_server(model))))
+        rows = [_row(name, size, sides) for name, size in chosen.items()]
+        rows[1:] = [replace(row, is_warm=True) for row in rows[1:]]
+        yield [*rows, *([_repeated(port)] if is_repeat_wanted else [])]
 
 
 def _row(name: str, size: tuple[int, int, str], sides: dict[str, Send]) -> Row:
@@ -58,6 +66,20 @@ def _row(name: str, size: tuple[int, int, str], sides: dict[str, Send]) -> Row:
         return lambda: sides[label](next(files[label]), kind)
 
     return Row(name, {label: side(label) for label in sides})
+
+
+def _repeated(port: int) -> Row:
+    """A picture and a question asked before, beside as many tokens of text asked before."""
+    file = encoded(picture(448, 448, seed=1000), "JPEG")
+    count = _ask(port, file, "JPEG")["usage"]["prompt_tokens"]
+    text = {**_greedy(port), "prompt": [5 + place % 300 for place in range(count)]}
+    return Row(
+        SEEN,
+        {
+            "ours": lambda: _ask(port, file, "JPEG"),
+            "our text of that length": lambda: _exchange(port, "POST", "/v1/completions", text),
+        },
+    )
 
 
 def _files(width: int, height: int, kind: str) -> Iterator[bytes]:
@@ -88,23 +110,27 @@ def _vllm_server(model: Path) -> ServerCommand:
 
 
 @contextmanager
-def _served(command: ServerCommand) -> Iterator[Send]:
+def _served(command: ServerCommand) -> Iterator[int]:
     with running_server(command) as (port, _, _):
-        yield lambda data, kind: _ask(port, data, kind)
+        yield port
 
 
-def _ask(port: int, data: bytes, kind: str) -> object:
+def _ask(port: int, data: bytes, kind: str) -> dict[str, Any]:
     """Send a picture and a question; return the answer, which is one token."""
     url = f"data:image/{kind.lower()};base64,{base64.b64encode(data).decode()}"
     content = [{"type": "image_url", "image_url": {"url": url}},
                {"type": "text", "text": QUESTION}]  # fmt: skip
-    models = _exchange(port, "GET", "/v1/models", None)
-    body = {"model": models["data"][0]["id"], "messages": [{"role": "user", "content": content}],
-            "max_tokens": 1, "temperature": 0.0, "ignore_eos": True}  # fmt: skip
+    body = {**_greedy(port), "messages": [{"role": "user", "content": content}]}
     return _exchange(port, "POST", "/v1/chat/completions", body)
 
 
-def _exchange(port: int, method: str, path: str, body: object) -> dict[str, list[dict[str, str]]]:
+@cache
+def _greedy(port: int) -> dict[str, Any]:
+    name = _exchange(port, "GET", "/v1/models", None)["data"][0]["id"]
+    return {"model": name, "max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
+
+
+def _exchange(port: int, method: str, path: str, body: object) -> dict[str, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
     try:
         headers = {"Content-Type": "application/json"}

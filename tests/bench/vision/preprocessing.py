@@ -21,7 +21,7 @@ from tests.bench.vision.turns import Row
 @contextmanager
 def preprocessing_rows(wanted: Callable[[str], bool]) -> Iterator[list[Row]]:
     """Yield the rows whose names are wanted; the other process lives as long."""
-    names = {f"preprocessing, {name}": name for name in ("12-megapixel JPEG", "1920×1080 PNG",
+    names = {f"preprocessing: {name}": name for name in ("12-megapixel JPEG", "1920×1080 PNG",
                                                         "20 thumbnails")}  # fmt: skip
     chosen = [name for name in names if wanted(name)]
     if not chosen:

@@ -6,6 +6,7 @@ The 2B's shape with random weights, of its 24 blocks as many as asked for, and o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,13 +29,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def tower_rows(wanted: Callable[[str], bool], blocks: int) -> Iterator[Row]:
     """Yield the rows whose names are wanted, one dtype's towers after the other's."""
     for called, dtype in DTYPES.items():
-        names = {f"tower in {called}, {work}": grids for work, grids in WORK.items()}
+        names = {f"tower {called}: {work}": grids for work, grids in WORK.items()}
         chosen = {name: grids for name, grids in names.items() if wanted(name)}
         if not chosen:
             continue
         ours, theirs = _towers(dtype, blocks)
-        for name, grids in chosen.items():
-            yield _row(name, [_noise(*grid) for grid in grids], ours, theirs)
+        for index, (name, grids) in enumerate(chosen.items()):
+            row = _row(name, [_noise(*grid) for grid in grids], ours, theirs)
+            yield replace(row, is_warm=index > 0)
 
 
 def _towers(dtype: torch.dtype, blocks: int) -> tuple[VisionTower, Any]:

@@ -10,22 +10,28 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The same work by all sides, ours first."""
+    """The same work by all sides, ours first.
+
+    Attributes:
+        is_warm: another row warmed all sides up.
+    """
 
     name: str
     sides: Mapping[str, Callable[[], object]]
+    is_warm: bool = False
 
 
 def measure(row: Row, rounds: int) -> dict[str, float]:
-    """Return each side's median in seconds, after a round that does not count."""
+    """Return each side's median in seconds; unless all is warm, a first round does not count."""
+    spare = 0 if row.is_warm else 1
     samples: dict[str, list[float]] = {name: [] for name in row.sides}
     names = list(row.sides)
-    for number in range(rounds + 1):
+    for number in range(rounds + spare):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             began = time.perf_counter()
             row.sides[name]()
             samples[name].append(time.perf_counter() - began)
-    return {name: median(seconds[1:]) for name, seconds in samples.items()}
+    return {name: median(seconds[spare:]) for name, seconds in samples.items()}
 
 
 def line(row: Row, medians: Mapping[str, float]) -> str:

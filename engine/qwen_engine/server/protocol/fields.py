@@ -51,6 +51,10 @@ class Fields:
         own = [self.param(name) for name in self._body if name not in self._read]
         return own + self._ignored_inside
 
+    def leave(self, name: str) -> None:
+        """Count a field that was read as ignored all the same: it is sound, but has no effect."""
+        self._read.discard(name)
+
     def note_ignored(self, inner: Fields) -> None:
         """Count what nobody read of a field's own fields as ignored too."""
         self._ignored_inside += inner.ignored()

@@ -150,8 +150,12 @@ def _parse_repetition_penalty(reader: _Reader, fields: Fields) -> float:
 def _parse_num_choices(fields: Fields) -> int:
     wanted = fields.integer("n", low=1, high=MAX_CHOICES) or 1
     best_of = fields.integer("best_of", low=1)
-    if best_of not in (None, wanted):
-        raise fields.error("best_of", f"is not supported by this version unless it is n ({wanted})")
+    if best_of is not None and best_of < wanted:
+        raise fields.error("best_of", f"must be at least n ({wanted}), not {best_of}")
+    if best_of is not None and best_of > wanted:
+        # vLLM samples n answers too since it dropped best_of (vllm-project/vllm issue 13361): the
+        # likeliest of many are no better. Any n answers are sound, so it is told, not refused.
+        fields.leave("best_of")
     return wanted
 
 

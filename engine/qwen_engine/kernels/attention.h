@@ -1,0 +1,45 @@
+// A step's attention: which work there is, the same for every layer, and a team's share in it.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache.h"
+
+namespace qwen {
+
+struct Work {  // queries of one sequence and key head
+  long row;    // of the sequence's first query
+  const int64_t* table;
+  long context, num_queries, kv_head, first_row, num_rows;
+  long first_token = 0;    // of a decode: what is before it others of the step see too
+  bool is_shared = false;  // queries of many sequences, each of which sees the whole context
+};
+
+// Decoding sequences that begin with the same blocks attend to those together, `shared`, and go on
+// from the states that this leaves: softmax is put together from parts (arXiv 2402.05099).
+struct AttentionStep {
+  std::vector<Work> decodes, chunks, shared;
+  long heads;
+  bool use_dot;
+  mutable std::vector<float> states;  // [row][head][kStateHead + size]
+};
+
+constexpr long kStateHead = 16;  // before the sums: the largest score, and the sum of shares
+
+struct Sequences {
+  const int64_t *tables, *starts, *contexts;  // as qwen_attend has them
+  long table_width, count;
+};
+
+// cache: only its shape counts.
+AttentionStep plan_attention(const Sequences& sequences, const Cache& cache, long heads,
+                             bool use_dot);
+
+#ifdef QWEN_X86
+// Attend [tokens][heads][size]; every thread of a team calls it, and a barrier must follow.
+void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query, uint16_t* output);
+#endif
+
+}  // namespace qwen

@@ -1,0 +1,118 @@
+// Products of rows with packed weights: how x is packed, and how panels are shared out.
+
+#include "products.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "elementwise.h"
+#include "panels.h"
+
+#ifdef QWEN_X86
+
+namespace qwen {
+
+namespace {
+
+// [rows][in] → [in / 2][rows] pairs, 16 pairs of all rows at once.
+FMA_TARGET void pack_pairs(const uint16_t* x, long stride, int rows, long in, float* packed) {
+  const __mmask16 wanted = static_cast<__mmask16>((1 << rows) - 1);
+  const long num_pairs = in / 2, whole = rows == 1 ? 0 : num_pairs / 16 * 16;
+  for (long pair = 0; pair < whole; pair += 16) {
+    __m512i lanes[16];
+    for (int row = 0; row < 16; ++row) {
+      lanes[row] = _mm512_loadu_si512(x + std::min(row, rows - 1) * stride + 2 * pair);
+    }
+    transpose(lanes);
+    for (int i = 0; i < 16; ++i) {
+      _mm512_mask_storeu_epi32(packed + (pair + i) * rows, wanted, lanes[i]);
+    }
+  }
+  for (int row = 0; row < rows; ++row) {
+    for (long pair = whole; pair < num_pairs; ++pair) {
+      std::memcpy(packed + pair * rows + row, x + row * stride + 2 * pair, 4);
+    }
+  }
+}
+
+// Memory that a thread keeps.
+uint16_t* room_for(long size) {
+  thread_local std::vector<uint16_t> room;
+  if (static_cast<long>(room.size()) < size) room.resize(size);
+  return room.data();
+}
+
+void multiply_panel(const PanelWork& work, long panel, long next, uint16_t* y, long stride) {
+  if (work.way == kFma || work.way == kDot) {
+    multiply_bfloat16(work, panel, next, y, stride);
+  } else {
+    multiply_int8(work, panel, next, y, stride);
+  }
+}
+
+}  // namespace
+
+void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, float* packed) {
+  if (is_dot(way)) {
+    pack_pairs(x, stride, rows, in, packed);
+    return;
+  }
+  const bool is_paired = way == kInt8Fma;  // [in / 2][rows][2], otherwise [in][rows]
+  for (int row = 0; row < rows; ++row) {
+    for (long k = 0; k < in; ++k) {
+      const long place = is_paired ? (k / 2 * rows + row) * 2 + k % 2 : k * rows + row;
+      packed[place] = to_float(x[row * stride + k]);
+    }
+  }
+}
+
+void pack(const uint16_t* x, long stride, long rows, long in, Way way, float* packed) {
+  const Blocks blocks(rows, way);
+#pragma omp for schedule(static)
+  for (long block = 0; block < blocks.count; ++block) {
+    const long first = blocks.start(block);
+    pack_block(x + first * stride, stride, blocks.size(block), in, way,
+               packed + first * packed_width(in, way));
+  }
+}
+
+void multiply(const float* packed, long rows, const Weight& weight, Way way, bool is_gated,
+              uint16_t* y, long stride) {
+  const Blocks blocks(rows, way);
+  const long row_bytes = packed_width(weight.in, way) * 4;
+  const long per_chunk = kChunkBytes / (row_bytes * kMaxRows) + 1;  // blocks
+  const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
+  const long num_panels = weight.out / kPanel / (is_gated ? 2 : 1);
+  // Few panels at once, so that no thread waits long for another's; but with few rows memory is
+  // what counts, and it is read in order.
+  const long share = num_panels / (8 * omp_get_num_threads()) + 1;
+  const long grain = rows > 64 ? std::min<long>(share, 4) : share;
+  const long chunk_rows = std::min<long>(rows, per_chunk * kMaxRows);
+  const long wide = is_widened(way) ? kPanel * weight.in : 0;
+  uint16_t* room = room_for(wide + (is_gated ? chunk_rows * 2 * kPanel : 0));
+  uint16_t* both = room + wide;
+  for (long chunk = 0; chunk < num_chunks; ++chunk) {
+    const long begin = chunk * per_chunk, end = std::min(begin + per_chunk, blocks.count);
+    const long first = blocks.start(begin), some = blocks.start(end) - first;
+    const PanelWork work{packed, &weight, way, &blocks, begin, end, room};
+#pragma omp for schedule(dynamic, grain) nowait
+    for (long panel = 0; panel < num_panels; ++panel) {
+      const long next = std::min(panel + 1, num_panels - 1);
+      uint16_t* target = y + first * stride + panel * kPanel;
+      if (!is_gated) {
+        multiply_panel(work, panel, next, target, stride);
+        continue;
+      }
+      multiply_panel(work, panel, num_panels + panel, both, 2 * kPanel);
+      multiply_panel(work, num_panels + panel, next, both + kPanel, 2 * kPanel);
+      for (long row = 0; row < some; ++row) {
+        const uint16_t* gate = both + row * 2 * kPanel;
+        gate_row(gate, gate + kPanel, kPanel, target + row * stride);
+      }
+    }
+  }
+}
+
+}  // namespace qwen
+
+#endif  // QWEN_X86

@@ -1,0 +1,64 @@
+// A product of rows of x with packed weights, as the work of a team of threads.
+//
+// Every thread of an OpenMP team calls these with the same arguments; the loops inside share the
+// work out. gemm.cpp and int8.cpp have the panels' layouts, products.cpp goes over them. x is
+// packed first, in blocks of rows, so that a kernel finds what it multiplies side by side.
+
+#pragma once
+
+#include <cstdint>
+
+namespace qwen {
+
+// library.py counts on the numbers.
+enum Way { kFma = 0, kDot = 1, kInt8Fma = 2, kInt8Dot = 3, kWidenedFma = 4, kWidenedDot = 5 };
+
+inline bool is_dot(Way way) { return way == kDot || way == kInt8Dot || way == kWidenedDot; }
+inline bool is_int8(Way way) { return way >= kInt8Fma; }
+inline bool is_widened(Way way) { return way == kWidenedFma || way == kWidenedDot; }
+
+struct Weight {          // [out, in], out a multiple of kPanel
+  const void* values;    // packed; with int8 the scales are among them
+  const uint16_t* bias;  // or null
+  long out, in;
+};
+
+// Rows in blocks of nearly equal size, each at most what the way's kernel takes.
+struct Blocks {
+  long num_rows, count;
+  Blocks(long rows, Way way) : num_rows(rows) {
+    const long most = way == kInt8Fma ? 6 : 12;
+    count = (rows + most - 1) / most;
+  }
+  long start(long index) const { return num_rows * index / count; }
+  int size(long index) const { return static_cast<int>(start(index + 1) - start(index)); }
+};
+
+// What a packed row takes, in float32.
+inline long packed_width(long in, Way way) { return is_dot(way) ? in / 2 : in; }
+
+// Bring at most 12 rows of x, `stride` apart, into the form that the way's kernels take.
+void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, float* packed);
+
+// Pack all rows of x; a barrier at the end.
+void pack(const uint16_t* x, long stride, long rows, long in, Way way, float* packed);
+
+// y[row * stride + column] = x · Wᵀ + bias. Threads return when no work is left to begin: a barrier
+// must follow. With is_gated the weight has gate's rows, then up's, and y is silu(gate) · up, each
+// rounded to bfloat16 as if it had been stored; y has half the columns.
+void multiply(const float* packed, long rows, const Weight& weight, Way way, bool is_gated,
+              uint16_t* y, long stride);
+
+// A panel's part: rows of the blocks `begin` to `end`; y is that of the first of them.
+struct PanelWork {
+  const float* packed;
+  const Weight* weight;
+  Way way;
+  const Blocks* blocks;
+  long begin, end;
+  uint16_t* room;  // [kPanel · in], only for widened ways
+};
+void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y, long stride);
+void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, long stride);
+
+}  // namespace qwen

@@ -1,0 +1,239 @@
+// Layers of the decoder one after another, in one call and by one team of threads.
+//
+// What lies between two barriers is one pass over the rows. The kernels are the other files'; this
+// one knows their order, and that of the last layer only some rows are wanted: of the others it
+// needs keys and values alone.
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "attention.h"
+#include "elementwise.h"
+#include "products.h"
+
+#ifdef QWEN_X86
+
+namespace {
+
+using qwen::Blocks;
+using qwen::Way;
+using qwen::Weight;
+
+// The three structs are those of stack.py.
+struct LayerParts {
+  const uint16_t *attention_norm, *feed_forward_norm, *q_norm, *k_norm;  // the last two: or null
+  Weight qkv, output, gate_up, down;
+  uint8_t *keys, *values;
+};
+
+struct Shape {
+  long hidden, inner, heads, kv_heads, head_size, block_size, format, use_dot;
+  double eps, head_eps;
+
+  long query() const { return heads * head_size; }
+  long qkv() const { return query() + 2 * kv_heads * head_size; }
+  long widest() const { return std::max({hidden, inner, query()}); }
+};
+
+struct Step {
+  uint16_t* hidden;  // [rows][hidden]: in, and out where wanted rows move to the front
+  const uint16_t *cos, *sin;
+  const int64_t *slots, *tables, *starts, *contexts, *wanted;  // wanted: rows, rising; or null: all
+  long rows, table_width, num_seqs, num_wanted, way, narrow_way;
+  uint16_t* room;  // rows × qwen_room's
+};
+
+// What layers hand on within a step, one after another in Step::room.
+struct Room {
+  float* packed;
+  uint16_t *delta, *query, *qkv, *inner;  // attention's output takes its queries' place
+  Room(const Shape& shape, const Step& step) {
+    packed = reinterpret_cast<float*>(step.room);
+    delta = step.room + 2 * step.rows * shape.widest();
+    query = delta + step.rows * shape.hidden;
+    qkv = inner = query + step.rows * shape.query();  // never needed at once
+  }
+};
+
+// The sequences that the wanted rows belong to, each with one query.
+class Narrowed {
+ public:
+  explicit Narrowed(const Step& step) {
+    long seq = 0;
+    for (long i = 0; i < step.num_wanted; ++i) {
+      while (step.starts[seq + 1] <= step.wanted[i]) ++seq;
+      contexts_.push_back(step.contexts[seq] - (step.starts[seq + 1] - 1 - step.wanted[i]));
+      const int64_t* table = step.tables + seq * step.table_width;
+      tables_.insert(tables_.end(), table, table + step.table_width);
+    }
+    for (long i = 0; i <= step.num_wanted; ++i) starts_.push_back(i);
+    sequences = {tables_.data(), starts_.data(), contexts_.data(), step.table_width,
+                 step.num_wanted};
+  }
+  qwen::Sequences sequences;
+
+ private:
+  std::vector<int64_t> contexts_, tables_, starts_;
+};
+
+// One thread's view of the work; all threads of the team call the same functions in turn.
+class Member {
+ public:
+  Member(const Shape& shape, const Step& step)
+      : shape_(shape), step_(step), room_(shape, step), rows_(step.rows),
+        way_(static_cast<Way>(step.way)), normed_(12 * shape.hidden) {}
+
+  void run_layer(const LayerParts& layer, const qwen::AttentionStep& attention, bool has_delta) {
+    norm(layer.attention_norm, has_delta);
+    multiply(layer.qkv, false, room_.qkv, shape_.qkv());
+    turn(layer, true, true);
+    finish_layer(layer, attention);
+  }
+
+  // The last layer: keys and values of all rows, the rest of the wanted ones.
+  void run_narrowing(const LayerParts& layer, const qwen::AttentionStep& attention,
+                     bool has_delta) {
+    norm(layer.attention_norm, has_delta);
+    multiply(rows_of(layer.qkv, shape_.query(), shape_.qkv()), false,
+             room_.qkv + shape_.query(), shape_.qkv());
+    turn(layer, false, true);
+    narrow();
+    if (rows_ == 0) return;
+    norm(layer.attention_norm, false);
+    multiply(rows_of(layer.qkv, 0, shape_.query()), false, room_.qkv, shape_.qkv());
+    turn(layer, true, false);
+    finish_layer(layer, attention);
+  }
+
+  // Add what the last layer left.
+  void finish() {
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows_; ++row) {
+      add_row(room_.delta + row * shape_.hidden, shape_.hidden, hidden(row));
+    }
+  }
+
+ private:
+  uint16_t* hidden(long row) const { return step_.hidden + row * shape_.hidden; }
+
+  Cache cache(const LayerParts& layer) const {
+    return {layer.keys, layer.values, shape_.kv_heads, shape_.block_size, shape_.head_size,
+            static_cast<int>(shape_.format)};
+  }
+
+  // Some of a weight's rows, from whole panels.
+  Weight rows_of(const Weight& weight, long begin, long end) const {
+    const long row_bytes = qwen::is_int8(way_) ? weight.in + 4 : 2 * weight.in;
+    const char* values = static_cast<const char*>(weight.values) + begin * row_bytes;
+    return {values, weight.bias == nullptr ? nullptr : weight.bias + begin, end - begin, weight.in};
+  }
+
+  void multiply(const Weight& weight, bool is_gated, uint16_t* y, long stride) {
+    qwen::multiply(room_.packed, rows_, weight, way_, is_gated, y, stride);
+#pragma omp barrier
+  }
+
+  // Add delta to the rows, normalise them and pack the result.
+  void norm(const uint16_t* weight, bool has_delta) {
+    const Blocks blocks(rows_, way_);
+    const long size = shape_.hidden;
+#pragma omp for schedule(static)
+    for (long block = 0; block < blocks.count; ++block) {
+      const long first = blocks.start(block);
+      for (int row = 0; row < blocks.size(block); ++row) {
+        uint16_t* x = hidden(first + row);
+        if (has_delta) add_row(room_.delta + (first + row) * size, size, x);
+        norm_row(x, weight, size, static_cast<float>(shape_.eps), normed_.data() + row * size);
+      }
+      qwen::pack_block(normed_.data(), size, blocks.size(block), size, way_,
+                       room_.packed + first * qwen::packed_width(size, way_));
+    }
+  }
+
+  void turn(const LayerParts& layer, bool has_queries, bool has_keys) {
+    const Heads heads{layer.q_norm, layer.k_norm, shape_.heads, shape_.kv_heads,
+                      shape_.head_size, static_cast<float>(shape_.head_eps)};
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows_; ++row) {
+      const long token = is_narrow_ ? step_.wanted[row] : row;
+      const uint16_t* cos = step_.cos + token * shape_.head_size;
+      const uint16_t* sin = step_.sin + token * shape_.head_size;
+      const uint16_t* qkv = room_.qkv + row * shape_.qkv();
+      if (has_queries) turn_queries(heads, qkv, cos, sin, room_.query + row * shape_.query());
+      if (has_keys) keep(heads, cache(layer), qkv, cos, sin, step_.slots[token]);
+    }
+  }
+
+  void narrow() {
+#pragma omp single
+    for (long i = 0; i < step_.num_wanted; ++i) {
+      std::memmove(hidden(i), hidden(step_.wanted[i]), 2 * shape_.hidden);
+    }
+    rows_ = step_.num_wanted;
+    way_ = static_cast<Way>(step_.narrow_way);
+    is_narrow_ = true;
+  }
+
+  // From attention on; leaves what is to be added in room_.delta.
+  void finish_layer(const LayerParts& layer, const qwen::AttentionStep& attention) {
+    qwen::attend(cache(layer), attention, room_.query, room_.query);
+#pragma omp barrier
+    qwen::pack(room_.query, shape_.query(), rows_, shape_.query(), way_, room_.packed);
+    multiply(layer.output, false, room_.delta, shape_.hidden);
+    norm(layer.feed_forward_norm, true);
+    multiply(layer.gate_up, true, room_.inner, shape_.inner);
+    qwen::pack(room_.inner, shape_.inner, rows_, shape_.inner, way_, room_.packed);
+    multiply(layer.down, false, room_.delta, shape_.hidden);
+  }
+
+  const Shape& shape_;
+  const Step& step_;
+  const Room room_;
+  long rows_;
+  Way way_;
+  bool is_narrow_ = false;
+  std::vector<uint16_t> normed_;
+};
+
+}  // namespace
+
+extern "C" {
+
+// The values of Step::room that a row takes.
+long qwen_room(const Shape* shape) {
+  return 2 * shape->widest() + shape->hidden + shape->query() +
+         std::max(shape->qkv(), shape->inner);
+}
+
+// Run layers `first` to `end`; wanted rows narrow the last of them.
+void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step, long first,
+                 long end, int num_threads) {
+  const qwen::Sequences all{step->tables, step->starts, step->contexts, step->table_width,
+                            step->num_seqs};
+  const bool use_dot = shape->use_dot != 0, is_narrowed = step->wanted != nullptr;
+  const Cache cache{nullptr, nullptr, shape->kv_heads, shape->block_size, shape->head_size,
+                    static_cast<int>(shape->format)};
+  const auto attention = qwen::plan_attention(all, cache, shape->heads, use_dot);
+  qwen::AttentionStep last;
+  Narrowed narrowed(is_narrowed ? *step : Step{});
+  if (is_narrowed) {
+    last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, use_dot);
+  }
+#pragma omp parallel num_threads(num_threads)
+  {
+    Member member(*shape, *step);
+    for (long index = first; index < end; ++index) {
+      if (is_narrowed && index + 1 == end) {
+        member.run_narrowing(layers[index], last, index > first);
+      } else {
+        member.run_layer(layers[index], attention, index > first);
+      }
+    }
+    member.finish();
+  }
+}
+
+}  // extern "C"
+
+#endif  // QWEN_X86

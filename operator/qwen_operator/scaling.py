@@ -42,6 +42,7 @@ class _Scaled:
     history: History = field(default_factory=History)
     signal: Signal | None = None
     activity: Activity | None = None
+    is_mute: bool = False  # pods are ready, and none said anything that makes sense
     decided_at: float = 0.0
     decided: str = ""
     silent: int = 0
@@ -108,15 +109,20 @@ class Scaler:
         return {} if self._sampler is None else self._sampler.miss_counts
 
     def wish(self, namespace: str, name: str) -> Wish | None:
-        """Return what KEDA is to be told of a QwenDeployment; None if nothing recent is known."""
+        """Return what KEDA is to be told of a QwenDeployment; None if nothing recent is known.
+
+        Before the first decision, and while no pod could be asked yet, it is to stay as it is:
+        KEDA calls every question that fails an error.
+        """
         one = self._scaled.get((namespace, name))
-        if one is None or one.signal is None or self._clock() - one.decided_at >= OLDEST_SECONDS:
+        if one is None or one.is_mute:
             return None
-        ready, wanted = _ready(one.facts), one.signal.replicas
-        if wanted is None and ready:
-            return None  # pods that say nothing, or nonsense
-        if wanted is None:
-            wanted = one.facts.replicas  # none is there yet, or any more
+        if one.signal is None:
+            now = self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
+            return Wish(one.facts.replicas, one.facts.waiting or one.facts.replicas > 0, now)
+        if self._clock() - one.decided_at >= OLDEST_SECONDS:
+            return None
+        wanted = one.facts.replicas if one.signal.replicas is None else one.signal.replicas
         is_busy = one.facts.waiting or (
             one.facts.replicas > 0
             and one.activity is not None
@@ -177,6 +183,7 @@ class Scaler:
             capacity=_capacity(one.facts, samples.values()),
             cold_start_seconds=expected_cold_start(one.cold_starts, one.facts.planned_seconds),
         )
+        one.is_mute = ready > 0 and not samples
         before = one.signal
         one.history, one.signal = decide(one.history, seen, one.facts.tuning)
         one.activity = observe_activity(one.activity, seen, waiting=one.facts.waiting)

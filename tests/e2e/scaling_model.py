@@ -12,8 +12,8 @@ from tests.e2e.talkers import Talkers
 from tests.models.tiny import build_tiny
 
 SHAPE = "qwen3-tied"
-# two streams of this length fill all blocks of a pod, more wait
-LONG, FEW_BLOCKS = 90, {"blockSize": 16, "numGpuBlocksOverride": 17, "maxNumSeqs": 4}
+# three streams of this length fill all blocks of a pod, more wait; a short one has two
+LONG, FEW_BLOCKS = 90, {"blockSize": 16, "numGpuBlocksOverride": 24, "maxNumSeqs": 8}
 FAST = {
     "scaleDown": {
         "stabilizationWindowSeconds": 5,

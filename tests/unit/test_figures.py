@@ -57,6 +57,7 @@ async def test_the_wish_is_the_decision_and_whether_something_was_asked(
     scaler, clock = world
     assert scaler.wish(*KEY) is None
     scaler.follow(KEY, facts(one_pod()))
+    assert scaler.wish(*KEY) == Wish(1, True, "2026-01-01T00:00:00Z")  # not decided yet
     engine.says = stats(0)
     for _ in range(3):
         await scaler.refresh()
@@ -95,6 +96,8 @@ async def test_pods_that_say_nothing_are_no_reason_to_scale(
     loading = facts(one_pod(ready=False, seconds=None))
     scaler.follow(KEY, loading)
     await scaler.refresh()
+    assert scaler.wish(*KEY) == Wish(1, True, "2026-01-01T00:00:00Z")
+    scaler.follow(KEY, facts(one_pod()))  # ready by now, and not asked yet
     assert scaler.wish(*KEY) == Wish(1, True, "2026-01-01T00:00:00Z")
 
 

@@ -19,7 +19,6 @@ from qwen_operator.controller import Controller
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
 from qwen_operator.gpu_nodes import GpuNodes
 from qwen_operator.settings import Settings
-from qwen_operator.work_queue import WorkQueue
 from tests.unit.operator_states import resource
 
 SETTINGS = Settings(
@@ -250,36 +249,6 @@ async def test_liveness_fails_when_workers_stand_still() -> None:
         assert controller.check_alive()
     finally:
         await controller.stop()
-
-
-async def test_a_key_added_while_it_is_worked_on_comes_round_again() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    for key in ("a", "a", "b"):
-        queue.add(key)
-    assert await queue.get() == "a"
-    queue.add("a")
-    queue.add("a")
-    assert await queue.get() == "b"
-    queue.done("a")
-    assert await queue.get() == "a"
-    queue.done("a")
-    queue.done("b")
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(queue.get(), 0.01)
-
-
-async def test_failures_come_back_later_and_later_and_success_resets() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    delays = []
-    for _ in range(8):
-        queue.add("a")
-        delays.append(queue.done(await queue.get(), failed=True))
-    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
-    queue.add("a")
-    assert queue.done(await queue.get()) is None
-    queue.add("a")
-    assert queue.done(await queue.get(), failed=True) == 1
-    queue.close()
 
 
 async def test_nodes_are_listed_once_and_then_followed_by_events() -> None:

@@ -1,6 +1,7 @@
 """`qwen-operator`: read settings, wire the parts, run kopf until a signal comes.
 
-`qwen-operator activator` runs the activator instead: the same image, another process.
+`qwen-operator activator` runs the activator instead, `qwen-operator self-test` what `helm test`
+asks: the same image, another process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 
 import kopf
 
+from qwen_operator import self_test
 from qwen_operator.activator.run import parse_activator_settings
 from qwen_operator.activator.run import run as run_activator
 from qwen_operator.controller import Controller
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 def main() -> None:
     """Run the operator, or the activator; exit with an error where its settings cannot be."""
     words = sys.argv[1:]
+    if words[:1] == ["self-test"]:
+        sys.exit(self_test.main())
     try:
         if words[:1] == ["activator"]:
             doorman = parse_activator_settings(words[1:], os.environ)

@@ -73,6 +73,10 @@ class Cluster(Protocol):
         """Set a QwenDeployment's replicas through /scale, unless it has changed meanwhile."""
         ...
 
+    async def fetch_metric(self, namespace: str, metric: str, selector: str) -> list[Json]:
+        """Return the values of an external metric, as a HorizontalPodAutoscaler asks for them."""
+        ...
+
     async def apply(self, manifest: Json) -> None:
         """Apply an object server-side as this operator, taking over fields others hold."""
         ...

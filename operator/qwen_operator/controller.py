@@ -17,6 +17,7 @@ from qwen_operator import cluster as api
 from qwen_operator import names
 from qwen_operator.activation import are_waiting, slice_name
 from qwen_operator.cluster import Cluster
+from qwen_operator.contract_check import ContractCheck
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
 from qwen_operator.events import build_events
 from qwen_operator.gpu_nodes import GpuNodes
@@ -61,6 +62,7 @@ class Controller:
         self._costs = DeletionCosts(cluster, self._readings, clock)
         self._scaler = Scaler(clock, _today, self._readings.hear)
         self._outlets = Outlets(cluster, settings, self._scaler, _today)
+        self._contract = ContractCheck(cluster, self._scaler.silent, clock)
         self._keda = Presence(cluster, api.SCALED_OBJECT, clock)
         self._pools = Presence(cluster, api.INFERENCE_POOL, clock)
         self._known: set[Key] = set()
@@ -87,6 +89,7 @@ class Controller:
         await self._readings.close()
         await self._scaler.close()
         await self._outlets.close()
+        await self._contract.close()
 
     def add(self, namespace: str, name: str) -> None:
         """Have a QwenDeployment looked at soon."""
@@ -155,6 +158,7 @@ class Controller:
             except Exception:
                 logger.exception("%s/%s: reconciling failed; it will be tried again", *key)
             finally:
+                self._scaler.tally.passes["failed" if failed else "done"] += 1
                 self._queue.done(key, failed=failed)
 
     async def _pass(self, key: Key) -> bool:
@@ -167,6 +171,8 @@ class Controller:
             self._known.discard(key)
             self._readings.forget(key)
             self._scaler.follow(key, None)
+            self._scaler.tally.forget(key)
+            self._contract.forget(key)
             return True
         observed = await self._observe(key, resource)
         now = _now()
@@ -187,6 +193,7 @@ class Controller:
             if outcome.scale is not None:
                 await self._cluster.scale(resource, outcome.scale)
                 logger.info("%s/%s: scaled to %d", *key, outcome.scale)
+            self._scaler.tally.conditions[key] = outcome.status["conditions"]
             await self._publish(key, resource, outcome, now)
         except RefusedError as error:
             if _NAMESPACE_GOES in str(error):
@@ -214,13 +221,18 @@ class Controller:
         await self._readings.follow(key, facts)
         waiting = are_waiting(activation, _now())
         self._scaler.follow(key, read_facts(resource, deployment, facts, waiting=waiting))
+        view = self._outlets.seen_through(self._scaler.view(key), scaling.get("provider"))
+        scaled_object = await self._fetch_if(has_keda, api.SCALED_OBJECT, key)
+        contract = None
+        if view is not None and view.replicas is not None:
+            contract = await self._contract.ask(key, autoscaler, scaled_object)
         on_gpu = ((resource["spec"].get("gpu") or {}).get("count", 1)) != 0
         return Observed(
             deployment=deployment,
             service=service,
             service_account=account,
             autoscaler=autoscaler,
-            scaled_object=await self._fetch_if(has_keda, api.SCALED_OBJECT, key),
+            scaled_object=scaled_object,
             activation=activation,
             inference_pool=await self._fetch_if(has_pools, api.INFERENCE_POOL, key),
             is_keda_there=has_keda,
@@ -229,7 +241,8 @@ class Controller:
             pods=tuple(pods),
             nodes=await self._nodes.fetch() if on_gpu else (),
             readings=dict(self._readings.of(key)),
-            scaling=self._outlets.seen_through(self._scaler.view(key), scaling.get("provider")),
+            scaling=view,
+            contract=contract,
         )
 
     async def _fetch_if(self, wanted: bool, kind: api.Kind, key: Key) -> Json | None:

@@ -51,6 +51,9 @@ def notices(old: Sequence[Json], new: Sequence[Json]) -> list[Notice]:
     accurate = turned.get("PlanAccurate")
     if accurate and accurate["status"] == "False":
         found.append(_notice(accurate, is_warning=True))
+    contract = turned.get("MetricsContract")
+    if contract and contract["status"] == "False":
+        found.append(_notice(contract, is_warning=True))
     scaling = turned.get("Autoscaling")
     if scaling and scaling["status"] == "False" and scaling["reason"] != "ScaledToZero":
         found.append(_notice(scaling, is_warning=True))

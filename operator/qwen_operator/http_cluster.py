@@ -94,6 +94,14 @@ class HttpCluster:
         query = {"fieldManager": self._manager}
         await self._request("PATCH", path, query=query, body=body, headers=_MERGE)
 
+    async def fetch_metric(self, namespace: str, metric: str, selector: str) -> list[Json]:
+        """Return the values of an external metric, through the API server."""
+        path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}"
+        found: list[Json] = (await self._request("GET", path, query={"labelSelector": selector}))[
+            "items"
+        ]
+        return found
+
     async def apply(self, manifest: Json) -> None:
         """Apply an object server-side, forcing: what the operator renders, it alone decides."""
         await self._apply(_path(manifest), manifest)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qwen_operator import resources
+from qwen_operator.contract import Answers
 from qwen_operator.node_facts import NodeFacts
 from qwen_operator.scaling_view import ScalingView
 from qwen_operator.status import Reading
@@ -24,6 +25,7 @@ class Observed:
         are_pools_there: InferencePools are served.
         figures_url: where KEDA may ask for this QwenDeployment's figures; None for nowhere.
         scaling: what is decided; None while this operator has not looked yet.
+        contract: what was found of all that scaling reads; None where nothing was asked.
     """
 
     deployment: Json | None = None
@@ -40,6 +42,7 @@ class Observed:
     nodes: tuple[NodeFacts, ...] = ()
     readings: Mapping[str, Reading] = field(default_factory=dict)
     scaling: ScalingView | None = None
+    contract: Answers | None = None
 
     def owned_by(self, uid: str) -> Observed:
         """Return the state without children that belong to somebody else."""

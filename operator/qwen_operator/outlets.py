@@ -18,7 +18,6 @@ from qwen_operator.scaling import Scaler
 from qwen_operator.scaling_view import ScalingView
 from qwen_operator.settings import Settings
 from qwen_operator.spec_autoscaling import Provider
-from qwen_operator.telemetry import Telemetry
 
 _NO_METRICS_API = Problem(
     "MetricsApiOff",
@@ -32,7 +31,11 @@ class Outlets:
     """Serves what the scaler decides, each where the settings want it."""
 
     def __init__(
-        self, cluster: Cluster, settings: Settings, scaler: Scaler, today: Callable[[], datetime]
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        scaler: Scaler,
+        today: Callable[[], datetime],
     ) -> None:
         self._metrics_api: MetricsApi | None = None
         if settings.metrics_place is not None:
@@ -41,8 +44,7 @@ class Outlets:
         self._figures_url = settings.figures_url
         self._figures: FiguresServer | None = None
         if self._figures_url is not None:
-            series = Telemetry(scaler).render
-            self._figures = FiguresServer(settings.figures_port, scaler.wish, series)
+            self._figures = FiguresServer(settings.figures_port, scaler.wish, scaler.series.render)
 
     async def register(self) -> bool:
         """Keep the metrics API registered; return whether what is wrong with it has changed."""

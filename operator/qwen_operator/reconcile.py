@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen_operator import resources
+from qwen_operator.contract import AGAIN_SECONDS
 from qwen_operator.decision import Decision, Refusal, decide
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.events import Notice, edge_notices, notices, scaling_notices, warnings
@@ -95,6 +96,7 @@ def reconcile(
         warnings=_crowding(spec, verdict, mine.nodes),
         autoscaling=spec.autoscaling if spec else None,
         scaling=view_of(spec, observed, mine, owner.name),
+        contract=observed.contract,
     )
     apply: tuple[Json, ...] = ()
     if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
@@ -107,6 +109,8 @@ def reconcile(
     scale = scale_over_edge(spec, mine, now)
     status = build_status(sight, now)
     patience = patience_seconds(sight, now) or look_again_seconds(sight.scaling)
+    if observed.contract is not None and not observed.contract.are_whole:
+        patience = patience or AGAIN_SECONDS
     return Outcome(apply, status, sight, patience, delete, scale)
 
 

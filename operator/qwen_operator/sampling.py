@@ -67,6 +67,7 @@ class Sampler:
         self._samples: dict[str, PodSample] = {}
         self._misses: dict[str, int] = {}
         self._told: dict[str, set[str]] = {}
+        self._reasons: dict[str, str] = {}
         self.miss_counts: Counter[str] = Counter()  # by cause, for metrics
 
     async def refresh(self, targets: Collection[Target]) -> None:
@@ -78,8 +79,12 @@ class Sampler:
         """Return the samples of those pods that are not stale."""
         return {pod: self._samples[pod] for pod in pods if pod in self._samples}
 
+    def reason(self, pod: str) -> str | None:
+        """Return why the latest answer of a pod was not used; None if it was, or none came yet."""
+        return self._reasons.get(pod)
+
     def _forget_all_but(self, pods: set[str]) -> None:
-        for known in (self._samples, self._misses, self._told):
+        for known in (self._samples, self._misses, self._told, self._reasons):
             for pod in set(known) - pods:
                 del known[pod]
 
@@ -96,6 +101,7 @@ class Sampler:
                 self._samples[target.pod] = sample
                 self._misses[target.pod] = 0
                 self._told.pop(target.pod, None)
+                self._reasons.pop(target.pod, None)
                 self._hear(target.pod, stats)
 
     async def _fetch(self, url: str) -> object:
@@ -119,6 +125,7 @@ class Sampler:
 
     def _miss(self, target: Target, cause: str, words: str) -> None:
         self.miss_counts[cause] += 1
+        self._reasons[target.pod] = words[:300]
         misses = self._misses[target.pod] = self._misses.get(target.pod, 0) + 1
         if misses >= self._limits.misses:
             self._samples.pop(target.pod, None)

@@ -26,18 +26,10 @@ from qwen_operator.pods import PodFacts
 from qwen_operator.sampling import Sampler, Target
 from qwen_operator.scaling_facts import ScalingFacts
 from qwen_operator.scaling_view import ScalingView
+from qwen_operator.series import OperatorSeries, ScalingState, Tally
 
 Key = tuple[str, str]  # namespace, name
 OLDEST_SECONDS = 20.0  # a figure older than that is none: whoever scales then holds
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The latest decision on a QwenDeployment of so many replicas."""
-
-    replicas: int
-    signal: Signal
-    age_seconds: float
 
 
 @dataclass(slots=True)
@@ -52,6 +44,7 @@ class _Scaled:
     activity: Activity | None = None
     decided_at: float = 0.0
     decided: str = ""
+    silent: int = 0
     told: ScalingView | None = None
 
 
@@ -73,6 +66,8 @@ class Scaler:
         self._scaled: dict[Key, _Scaled] = {}
         self._session: aiohttp.ClientSession | None = None
         self._sampler: Sampler | None = None
+        self.tally = Tally()
+        self.series = OperatorSeries(self.tally, self._states, self.misses)
 
     async def close(self) -> None:
         """Close the HTTP session."""
@@ -108,15 +103,6 @@ class Scaler:
             if one.signal.replicas is not None
         ]
 
-    def decisions(self) -> list[tuple[Key, Decision]]:
-        """Return the latest decisions, however old."""
-        now = self._clock()
-        return [
-            (key, Decision(one.facts.replicas, one.signal, now - one.decided_at))
-            for key, one in self._scaled.items()
-            if one.signal is not None
-        ]
-
     def misses(self) -> Mapping[str, int]:
         """Return how many answers of engines were not used, by cause."""
         return {} if self._sampler is None else self._sampler.miss_counts
@@ -149,9 +135,27 @@ class Scaler:
         changed = []
         for key, one in scaled.items():
             samples = self._sampler.fresh(p.uid for p in one.facts.pods if p.is_ready)
-            if self._decide(one, samples):
+            if self._decide(key, one, samples):
                 changed.append(key)
         return changed
+
+    def silent(self, key: Key) -> dict[str, str]:
+        """Return, by name, ready pods whose figures are not used any more, and why."""
+        one, sampler = self._scaled.get(key), self._sampler
+        if one is None or sampler is None:
+            return {}
+        ready = {pod.uid: pod.name for pod in one.facts.pods if pod.is_ready}
+        stale = ready.keys() - sampler.fresh(ready).keys()
+        reasons = {uid: sampler.reason(uid) for uid in stale}
+        return {ready[uid]: why for uid, why in reasons.items() if why is not None}
+
+    def _states(self) -> list[ScalingState]:
+        now = self._clock()
+        return [
+            _state(key, one, one.signal, now)
+            for key, one in self._scaled.items()
+            if one.signal is not None
+        ]
 
     def tell(self) -> list[Key]:
         """Let status tell the present free ratio; return those where it is another."""
@@ -162,7 +166,7 @@ class Scaler:
                 changed.append(key)
         return changed
 
-    def _decide(self, one: _Scaled, samples: dict[str, PodSample]) -> bool:
+    def _decide(self, key: Key, one: _Scaled, samples: dict[str, PodSample]) -> bool:
         now, ready = self._clock(), len(_ready(one.facts))
         seen = Observation(
             at=now,
@@ -173,14 +177,33 @@ class Scaler:
             capacity=_capacity(one.facts, samples.values()),
             cold_start_seconds=expected_cold_start(one.cold_starts, one.facts.planned_seconds),
         )
+        before = one.signal
         one.history, one.signal = decide(one.history, seen, one.facts.tuning)
         one.activity = observe_activity(one.activity, seen, waiting=one.facts.waiting)
         one.decided_at, one.decided = now, self._today().strftime("%Y-%m-%dT%H:%M:%SZ")
+        one.silent = seen.silent
+        if (direction := _direction(before, one.signal)) is not None:
+            self.tally.decisions[key, direction, one.signal.reason] += 1
         view = _view(one, one.signal)
         is_news = one.told is None or _wish(view) != _wish(one.told)
         if is_news:
             one.told = view
         return is_news
+
+
+def _direction(before: Signal | None, now: Signal) -> str | None:
+    """Return which way the replicas wanted went; None if they stayed, or nothing was known."""
+    if before is None or before.replicas is None or now.replicas in (None, before.replicas):
+        return None
+    return "up" if (now.replicas or 0) > before.replicas else "down"
+
+
+def _state(key: Key, one: _Scaled, signal: Signal, now: float) -> ScalingState:
+    ready = len(_ready(one.facts))
+    pods = {"ready": ready, "loading": len(one.facts.pods) - ready, "silent": one.silent}
+    seconds = expected_cold_start(one.cold_starts, one.facts.planned_seconds)
+    age = now - one.decided_at
+    return ScalingState(key, one.facts.replicas, pods, signal, seconds, age)
 
 
 def _capacity(facts: ScalingFacts, samples: Collection[PodSample]) -> Capacity:

@@ -14,6 +14,7 @@ from typing import Any
 from qwen_operator import block_pool, conditions, names
 from qwen_operator.accuracy import compare, from_json, to_json
 from qwen_operator.conditions import Condition, Loading, Progress
+from qwen_operator.contract import Answers, contract_condition
 from qwen_operator.decision import Decision, Refusal, recorded
 from qwen_operator.pods import PodFacts, Problem, deployment_problem
 from qwen_operator.scaling_view import (
@@ -56,6 +57,7 @@ class Sight:
         warnings: what is to be told beside the plan's own, of what changes no plan.
         autoscaling: what is asked for; None where it is off.
         scaling: what is decided; None where this operator has not looked yet.
+        contract: what was found of all that scaling reads; None where nothing was asked.
     """
 
     old: Json
@@ -73,6 +75,7 @@ class Sight:
     scaling: ScalingView | None = None
     readings: Mapping[str, Reading] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    contract: Answers | None = None
 
 
 def build_status(sight: Sight, now: str) -> dict[str, Any]:
@@ -148,7 +151,11 @@ def _scaling_conditions(sight: Sight) -> list[Condition]:
         return []
     if sight.scaling is None:
         return [kept_condition(sight.old.get("conditions", ()))]
-    return [scaling_condition(sight.scaling, sight.autoscaling, sight.wanted or 0)]
+    found = [scaling_condition(sight.scaling, sight.autoscaling, sight.wanted or 0)]
+    if sight.contract is not None:
+        ready = _count(sight.deployment, "readyReplicas")
+        found.append(contract_condition(sight.contract, ready=ready))
+    return found
 
 
 def _scaling(sight: Sight) -> Json | None:

@@ -13,8 +13,6 @@ from tests.cluster.client import Cluster
 
 # asked by an admission plugin in the operator's name, which is not in the audit log; the API server
 # of the tests runs that plugin
-# kinds of others, whose CRDs are not on the cluster of these tests: tests/ecosystem makes them
-_ELSEWHERE = ("keda.sh", "inference.networking.k8s.io")
 _ASKED_BY_ADMISSION = ("qwenoperator.io", "qwendeployments/finalizers", "update")
 
 
@@ -66,7 +64,7 @@ def denied(calls: Iterable[Call]) -> list[Call]:
 def unused(grants: set[Grant], calls: set[Call]) -> list[Grant]:
     """Return grants that no call needed."""
     needed = [g for g in grants if any(g.covers(call) for call in calls)]
-    rest = {grant for grant in grants - set(needed) if grant.group not in _ELSEWHERE}
+    rest = grants - set(needed)
     return [g for g in rest if (g.group, g.resource, g.verb) != _ASKED_BY_ADMISSION]
 
 

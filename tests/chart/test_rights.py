@@ -22,6 +22,11 @@ from tests.control_plane.qwen import L4_LABELS, SECONDS, Qwen
 CHART = Path(__file__).parents[2] / "charts" / "qwen-operator"
 CRD_NAME = "qwendeployments.qwenoperator.io"
 API_SERVICE = "v1beta1.external.metrics.k8s.io"
+KINDS_OF_OTHERS = (
+    ("scaledobjects.keda.sh", "ScaledObject", "v1alpha1"),
+    ("inferencepools.inference.networking.k8s.io", "InferencePool", "v1"),
+)
+SCALED_OBJECTS, POOLS = (crd for crd, _, _ in KINDS_OF_OTHERS)
 METRICS = "op-qwen-operator-metrics"
 
 
@@ -34,13 +39,32 @@ def no_crd(control_plane: Cluster) -> Iterator[None]:
     control_plane.wait_established(CRD_NAME)
 
 
+@pytest.fixture
+def kinds_of_others(control_plane: Cluster) -> Iterator[None]:
+    """KEDA's and the Gateway API's kinds without those: enough to see what the operator writes."""
+    for crd, kind, version in KINDS_OF_OTHERS:
+        control_plane.apply(_crd(crd, kind, version))
+        control_plane.wait_established(crd)
+    yield
+    control_plane.kubectl("delete", "crd", *(crd for crd, _, _ in KINDS_OF_OTHERS))
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine half of whose blocks are used."""
+    made = Engine(free=50)
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("scope", ["cluster", "namespaced"])
-@pytest.mark.usefixtures("no_crd")
+@pytest.mark.usefixtures("no_crd", "kinds_of_others")
 def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
     scope: str,
     control_plane: Cluster,
     namespace: str,
     kwok_nodes: NodeFactory,
+    engine: Engine,
     tmp_path: Path,
 ) -> None:
     values = ("--set", f"watchNamespaces={{{namespace}}}") if scope == "namespaced" else ()
@@ -52,7 +76,7 @@ def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
         operator.start(**_chart_environment(namespace), **served)
         control_plane.wait_established(CRD_NAME)  # the operator's doing
         kwok_nodes("l4-0", labels=L4_LABELS, allocatable={"nvidia.com/gpu": "2"})
-        _do_all_that_there_is(Qwen(control_plane, namespace))
+        _do_all_that_there_is(Qwen(control_plane, namespace), engine)
         assert control_plane.exists("apiservice", API_SERVICE)
         grants = grants_of(control_plane, "op", namespace)
 
@@ -75,58 +99,90 @@ def test_the_operator_is_denied_nothing_and_uses_all_that_it_is_granted(
     )
 
 
-def _do_all_that_there_is(qwen: Qwen) -> None:
+def _do_all_that_there_is(qwen: Qwen, engine: Engine) -> None:
     """Have every kind of child made, changed and, where that is the operator's work, deleted."""
     qwen.apply("chat", model={"id": "Qwen/Qwen3-8B"})
     qwen.wait_for("chat", "Available", "Serving")
     qwen.wait_events("chat", ("Normal", "Serving"))
+    qwen.kubectl("scale", "qwen/chat", "--replicas=2")  # of one pod nobody asks which goes first
+    until(lambda: len(_pods(qwen)) == 2, what="two pods", within_seconds=SECONDS)
+    _answer(qwen, engine)
+    until(lambda: _costs(qwen), what="a deletion cost", within_seconds=SECONDS)
     qwen.kubectl("scale", "qwen/chat", "--replicas=0")
     qwen.wait_for("chat", "Available", "ScaledToZero")
     qwen.kubectl("scale", "qwen/chat", "--replicas=1")
     qwen.wait_for("chat", "Available", "Serving")  # told before: the same event, once more
-    _use_one_of_two_pods(qwen)
-    qwen.patch("chat", {"autoscaling": {"maxReplicas": 2}})
+    _answer(qwen, engine)
+    qwen.patch("chat", {"autoscaling": {"maxReplicas": 2, "provider": "KEDA"}})
+    until(lambda: _has(qwen, SCALED_OBJECTS), what="its ScaledObject", within_seconds=SECONDS)
+    until(lambda: _has(qwen, POOLS), what="its InferencePool", within_seconds=SECONDS)
+    qwen.patch("chat", {"service": {"inferencePool": {"enabled": False}}})
+    qwen.patch("chat", {"autoscaling": {"provider": "BuiltIn", "minReplicas": 0}})
     until(lambda: qwen.get("hpa", "chat"), what="its HPA", within_seconds=SECONDS)
-    _wake_from_zero(qwen)
+    for kinds in (SCALED_OBJECTS, POOLS):
+        until(lambda k=kinds: not _has(qwen, k), what=f"no {kinds}", within_seconds=SECONDS)
+    # no Service leads to this operator, so what the HPA asks finds nothing
+    qwen.wait_for("chat", "MetricsContract", "NoSeries")
+    _wake(qwen)
     qwen.patch("chat", {"autoscaling": {"enabled": False}})
     qwen.wait_gone("hpa", "chat")
 
 
-def _use_one_of_two_pods(qwen: Qwen) -> None:
-    """Give the operator a reason to say which pod goes first at a scale-in."""
-    qwen.kubectl("scale", "qwen/chat", "--replicas=2")
-    until(lambda: len(_running(qwen)) == 2, what="two pods", within_seconds=SECONDS)
-    engine = Engine(free=40)
-    try:
-        give_address(qwen, _running(qwen)[0], engine)
-        cost = "controller.kubernetes.io/pod-deletion-cost"
-        until(
-            lambda: any(cost in p["metadata"].get("annotations", {}) for p in qwen.all("pod")),
-            what="a deletion cost",
-            within_seconds=SECONDS,
-        )
-    finally:
-        engine.close()
+def _answer(qwen: Qwen, engine: Engine) -> None:
+    """Put the engine where a pod of `chat` is."""
+    until(lambda: _pods(qwen), what="a pod", within_seconds=SECONDS)
+    give_address(qwen, _pods(qwen)[0], engine)
 
 
-def _wake_from_zero(qwen: Qwen) -> None:
-    """Have a request wait at zero replicas, as the activator would say it."""
+def _pods(qwen: Qwen) -> list[str]:
+    """Return the pods of `chat` that have an address and stay."""
+    found = [pod for pod in qwen.all("pod") if pod["status"].get("podIP")]
+    names = [p["metadata"]["name"] for p in found if "deletionTimestamp" not in p["metadata"]]
+    return [name for name in names if name.startswith("chat-")]
+
+
+def _wake(qwen: Qwen) -> None:
+    """Scale to zero, and have an activator say that requests wait."""
     qwen.kubectl("scale", "qwen/chat", "--replicas=0")
-    qwen.patch("chat", {"autoscaling": {"minReplicas": 0}})
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     owner = qwen.get("qwen", "chat")["metadata"]
-    waiting = build_slice(owner, address="198.18.0.9", port=9, is_routed=False, waiting_at=now)
-    qwen.cluster.apply(waiting, namespace=qwen.namespace)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    held = build_slice(owner, address="198.18.0.9", port=9, is_routed=False, waiting_at=now)
+    qwen.cluster.apply(held)
     until(
         lambda: qwen.get("qwen", "chat")["spec"]["replicas"] == 1,
-        what="a replica for who waits",
+        what="woken",
         within_seconds=SECONDS,
     )
 
 
-def _running(qwen: Qwen) -> list[str]:
-    pods = [pod for pod in qwen.all("pod") if pod["status"].get("podIP")]
-    return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+def _costs(qwen: Qwen) -> bool:
+    notes = (pod["metadata"].get("annotations", {}) for pod in qwen.all("pod"))
+    return any("controller.kubernetes.io/pod-deletion-cost" in found for found in notes)
+
+
+def _has(qwen: Qwen, kinds: str) -> bool:
+    return qwen.cluster.exists(kinds, "chat", "-n", qwen.namespace)
+
+
+def _crd(name: str, kind: str, version: str) -> dict[str, object]:
+    plural, _, group = name.partition(".")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {"served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        # the name of a group of Kubernetes' own asks for it
+        "metadata": {
+            "name": name,
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
+        },
+        "spec": {
+            "group": group,
+            "names": {"plural": plural, "kind": kind},
+            "scope": "Namespaced",
+            "versions": [{"name": version, **served}],
+        },
+    }
 
 
 def _chart_environment(namespace: str) -> dict[str, str]:
@@ -137,6 +193,8 @@ def _chart_environment(namespace: str) -> dict[str, str]:
         "QWEN_METRICS_PORT": str(free_port()),
         "QWEN_INSTALL_CRD": "true",
         "QWEN_ACTIVATOR": "true",
+        "QWEN_FIGURES_SERVICE": f"{namespace}/figures",
+        "QWEN_FIGURES_PORT": str(free_port()),
     }
 
 

@@ -57,6 +57,9 @@ def test_an_upgrade_from_the_first_version_brings_the_crd_and_restarts_no_engine
     until(lambda: "Planned" in _newest_status(served), what="its status", within_seconds=60)
     served.apply_tiny(model, autoscaling={"maxReplicas": 2})  # the first version did not know it
     until(lambda: empty.exists("hpa", "chat", "-n", namespace), what="its HPA", within_seconds=30)
+    contract = served.await_condition("MetricsContract", "True")
+    assert "qwen_replicas_needed" in contract["message"]
+    assert "Phase:          Succeeded" in empty.helm("test", "op", "-n", namespace)
     [same] = served.pods()
     assert same["metadata"]["uid"] == pod["metadata"]["uid"]
     assert same["status"]["containerStatuses"][0]["restartCount"] == 0

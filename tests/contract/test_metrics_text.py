@@ -2,14 +2,13 @@
 
 import os
 import re
-import shutil
 import subprocess
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.server_process import ServerProcess
-from tests.setup.debian import unpacked_program
+from tests.setup.debian import find_program
 
 # vLLM's own names have a colon, which promtool keeps for recording rules.
 _VLLMS_COLON = "metric names should not contain ':'"
@@ -25,8 +24,8 @@ def text(server: ServerProcess) -> str:
 
 
 def test_promtool_finds_no_fault(text: str) -> None:
-    promtool = shutil.which("promtool") or unpacked_program("prometheus", "promtool")
-    if not os.path.exists(promtool):
+    promtool = find_program("prometheus", "promtool")
+    if promtool is None:
         end = pytest.fail if os.environ.get("CI") else pytest.skip
         end("promtool missing: `make test` gets it from Debian's package prometheus")
     result = subprocess.run(

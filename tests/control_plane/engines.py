@@ -16,6 +16,11 @@ _NET = f"127.{64 + os.getpid() // 250 % 64}.{os.getpid() % 250}"
 _ADDRESSES = (f"{_NET}.{number}" for number in itertools.count(1))
 
 
+def free_address() -> str:
+    """Return a loopback address of this process alone, for one engine."""
+    return next(_ADDRESSES)
+
+
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         """Say nothing of askers who did not wait for the answer."""
@@ -30,7 +35,7 @@ class Engine:
         self.raw: bytes | None = None
         self.answers = threading.Event()  # cleared: takes questions, and says nothing
         self.answers.set()
-        self.address = next(_ADDRESSES)
+        self.address = free_address()
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -72,8 +77,9 @@ class Engine:
         self._server.server_close()
 
 
-def give_address(qwen: Qwen, pod: str, engine: Engine) -> None:
+def give_address(qwen: Qwen, pod: str, engine: Engine | str) -> None:
     """Make a simulated pod's address the engine's."""
-    status = {"podIP": engine.address, "podIPs": [{"ip": engine.address}]}
+    address = engine if isinstance(engine, str) else engine.address
+    status = {"podIP": address, "podIPs": [{"ip": address}]}
     patch = json.dumps({"status": status})
     qwen.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)

@@ -13,11 +13,12 @@ from tests.cluster.processes import ClusterError
 from tests.setup.chainlit import ensure_chainlit
 from tests.setup.debian import (
     BROWSER,
+    IMAGES,
     NODE,
     apt_install,
     candidate_version,
     ensure_packages,
-    unpack_program,
+    unpack_programs,
 )
 from tests.setup.steps import SetupError, run_logged, step
 from tests.setup.venv import PYTHON, ensure_venv
@@ -45,7 +46,8 @@ def _set_up(purpose: str) -> None:
         _check_demo_can_run()
     if purpose in {"test", "all"}:
         ensure_packages(NODE, without="tests on a real node will be skipped")
-        unpack_program("prometheus", "promtool")
+        unpack_programs("prometheus", "promtool", "prometheus")
+        ensure_packages(IMAGES, without="tests of the two images will be skipped")
         ensure_packages(BROWSER, without="tests of the chat page in a browser will be skipped")
     elif purpose == "demo" and given_kubeconfig() is None:
         ensure_packages(NODE, without="so there can be no node here")

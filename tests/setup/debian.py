@@ -38,6 +38,7 @@ NODE = (
     Need("iptables", ("iptables",)),
     Need("iproute2", ("ip",)),
 )
+IMAGES = (Need("podman", ("podman",)), Need("debootstrap", ("debootstrap",)))
 BROWSER = (Need("chromium", ("chromium", "chromium-browser", "google-chrome")),)
 
 
@@ -61,29 +62,33 @@ def ensure_packages(needs: Sequence[Need], *, without: str) -> None:
         apt_install(missing)
 
 
-def unpack_program(package: str, program: str) -> None:
-    """Put one program of a package into the cache; where that can't be, say what is lost.
+def unpack_programs(package: str, *programs: str) -> None:
+    """Put programs of a package into the cache; where that can't be, say what is lost.
 
     Installing the package would also start the services that it brings.
     """
-    if shutil.which(program) or unpacked_program(package, program).exists():
+    if all(find_program(package, program) for program in programs):
         return
-    target = cache_dir() / package
-    extract = f"dpkg-deb --fsys-tarfile {package}_*.deb | tar -x ./usr/bin/{program}"
+    target, listed = cache_dir() / package, ", ".join(programs)
+    wanted = " ".join(f"./usr/bin/{program}" for program in programs)
+    extract = f"dpkg-deb --fsys-tarfile {package}_*.deb | tar -x {wanted}"
     steps = [f"cd '{target}'", f"apt-get download {package}", extract, f"rm {package}_*.deb"]
     if os.geteuid() == 0:
         steps.insert(0, "apt-get update")
     try:
-        with step(f"{program}, out of Debian's package {package}"):
+        with step(f"{listed}, out of Debian's package {package}"):
             target.mkdir(parents=True, exist_ok=True)
             run_logged(["sh", "-c", " && ".join(steps)], log=f"{package}.log")
     except SetupError:
-        print(f"• missing: {program}; its test will be skipped")
+        print(f"• missing: {listed}; tests with it will be skipped")
 
 
-def unpacked_program(package: str, program: str) -> Path:
-    """Return where `unpack_program` puts it."""
-    return cache_dir() / package / "usr" / "bin" / program
+def find_program(package: str, program: str) -> Path | None:
+    """Return a program of a package: installed, or from where `unpack_programs` puts it."""
+    if found := shutil.which(program):
+        return Path(found)
+    unpacked = cache_dir() / package / "usr" / "bin" / program
+    return unpacked if unpacked.exists() else None
 
 
 def apt_install(packages: Sequence[str]) -> None:

@@ -118,7 +118,7 @@ def _create(uv: Path | None, target: Path) -> None:
         _make_plain_venv(target)
     else:
         argv = [str(uv), "venv", "--seed", "--clear", "--python", sys.executable, str(target)]
-        run_logged(argv, log="venv.log", env=_uv_environment())
+        run_logged(argv, log="venv.log", env=uv_environment())
 
 
 def _install(uv: Path | None, python: Path, wanted: Sequence[str]) -> None:
@@ -126,10 +126,10 @@ def _install(uv: Path | None, python: Path, wanted: Sequence[str]) -> None:
         run_logged([str(python), "-m", "pip", "install", *wanted], log="packages.log")
     else:
         argv = [str(uv), "pip", "install", "--python", str(python), *wanted]
-        run_logged(argv, log="packages.log", env=_uv_environment())
+        run_logged(argv, log="packages.log", env=uv_environment())
 
 
-def _uv_environment() -> dict[str, str]:
+def uv_environment() -> dict[str, str]:
     """Return pip's settings, from its files and PIP_ variables, as uv's variables."""
     result = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False

@@ -62,6 +62,10 @@ class MemoryCluster:
             return self.nodes
         return [self.about] if kind is api.QWEN_DEPLOYMENT and self.about else []
 
+    async def fetch_metric(self, namespace: str, metric: str, selector: str) -> list[Any]:
+        self._check("metric")
+        return [{"metricName": metric}]
+
     async def serves(self, kind: Kind) -> bool:
         return kind.kind in self.served
 

@@ -54,11 +54,11 @@ def test_pips_settings_become_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example/simple")
     monkeypatch.setenv("PIP_CERT", "/etc/own-ca.pem")
-    settings = venv._uv_environment()
+    settings = venv.uv_environment()
     assert settings["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
     assert settings["SSL_CERT_FILE"] == "/etc/own-ca.pem"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://uvs-own.example/simple")
-    assert venv._uv_environment()["UV_DEFAULT_INDEX"] == "https://uvs-own.example/simple"
+    assert venv.uv_environment()["UV_DEFAULT_INDEX"] == "https://uvs-own.example/simple"
 
 
 def test_what_a_user_cannot_install_is_named_with_its_command(

@@ -9,7 +9,6 @@ import pytest
 
 from qwen_operator.figures import FiguresServer
 from qwen_operator.scaling import Scaler
-from qwen_operator.telemetry import Telemetry
 from tests.unit import test_scaling
 from tests.unit.test_scaling import KEY, Engine, facts, one_pod, stats
 
@@ -21,7 +20,7 @@ async def test_what_is_wanted_and_why_is_told_to_prometheus(
     engine: Engine, world: tuple[Scaler, list[float]]
 ) -> None:
     scaler, clock = world
-    server = FiguresServer(0, scaler.wish, Telemetry(scaler).render)
+    server = FiguresServer(0, scaler.wish, scaler.series.render)
     await server.listen()
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
@@ -54,7 +53,7 @@ async def test_an_answer_that_cannot_be_is_counted_by_its_cause(
     engine.says = says
     for _ in range(3):
         await scaler.refresh()
-    text = Telemetry(scaler).render().decode()
+    text = scaler.series.render().decode()
     assert f'qwen_operator_scrape_misses_total{{cause="{cause}"}} 3.0' in text
     assert "replicas_wanted{" not in text
 

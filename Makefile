@@ -4,7 +4,7 @@ SHELL := /bin/sh
 SETUP := tests/setup/install.sh
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
-LAYERS := unit contract parity control-plane chart cluster e2e ecosystem
+LAYERS := unit contract parity control-plane chart images cluster e2e ecosystem
 MODEL ?= HuggingFaceTB/SmolLM2-135M-Instruct
 export MODEL
 
@@ -29,21 +29,25 @@ fmt: ## Format the Python and fix what ruff can fix
 lint: ## ruff, mypy --strict, and the direction of imports
 	@$(SETUP) lint && $(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy && .venv/bin/lint-imports
 
-.PHONY: test test-gpu $(LAYERS:%=test-%)
+.PHONY: test test-gpu test-engine-image $(LAYERS:%=test-%)
 test: ## Everything that needs no GPU (as root also on a real node)
-	@$(SETUP) test && $(PYTEST) -m "not gpu" $(foreach l,$(LAYERS),tests/$(subst -,_,$(l)))
+	@$(SETUP) test && $(PYTEST) -m "not gpu and not engine_image" $(foreach l,$(LAYERS),tests/$(subst -,_,$(l)))
 
 $(LAYERS:%=test-%):
-	@$(SETUP) test && $(PYTEST) -m "not gpu" tests/$(subst -,_,$(@:test-%=%))
+	@$(SETUP) test && $(PYTEST) -m "not gpu and not engine_image" tests/$(subst -,_,$(@:test-%=%))
 
 test-unit: ## No process, no network: seconds
 test-contract: ## The HTTP API, and what the operator tells the engine
 test-parity: ## The engine's tokens against transformers'
 test-control-plane: ## The operator on a real API server
 test-chart: ## helm lint, template and the schema
+test-images: ## The operator's image: built by podman, what is in it, run on a node (as root)
 test-cluster: ## The local cluster itself
 test-e2e: ## Real pods: install, answer, kill, delete (as root)
 test-ecosystem: ## Beside what others make: KEDA, and the Gateway API's endpoint picker (as root)
+
+test-engine-image: ## The engine's image: built (5 GB, minutes), started, asked (as root)
+	@$(SETUP) test && $(PYTEST) -m engine_image tests/images
 
 test-gpu: ## What needs a CUDA device
 	@$(SETUP) lint && $(PYTEST) -m gpu tests

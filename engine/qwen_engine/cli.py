@@ -32,6 +32,7 @@ commands:
   bench MODEL    measure time to first token and tokens per second, also against transformers
 
 MODEL is a folder with config.json and *.safetensors, or a hub id such as Qwen/Qwen3-0.6B.
+`qwen-engine MODEL` means `qwen-engine serve MODEL`.
 `qwen-engine COMMAND --help` lists a command's flags; `qwen-engine --version` the version.
 """
 _SERVE_EPILOG = """\
@@ -43,6 +44,8 @@ QWEN_API_KEY is an API key, as --api-key is, but does not show in the list of pr
 def run(words: Sequence[str]) -> int:
     """Run one command; return the exit code."""
     command, rest = (words[0], words[1:]) if words else ("--help", [])
+    if _is_model(command):
+        command, rest = "serve", words  # as people type it after `docker run … IMAGE`
     match command:
         case "plan":
             return run_plan(rest)
@@ -58,6 +61,11 @@ def run(words: Sequence[str]) -> int:
             return 0
     print(f"qwen-engine: there is no command {command!r}\n\n{_USAGE}", end="", file=sys.stderr)
     return 2
+
+
+def _is_model(word: str) -> bool:
+    """Say whether a word in a command's place is a model: OWNER/NAME, or a folder with one."""
+    return not word.startswith("-") and ("/" in word or os.path.exists(f"{word}/config.json"))
 
 
 def _serve(words: Sequence[str]) -> int:

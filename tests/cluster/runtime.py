@@ -17,6 +17,7 @@ from tests.cluster.paths import REPOSITORY, RunDirectory
 from tests.cluster.processes import ClusterError
 from tests.cluster.subnets import Slot
 
+OWN_FILES = "own-files"
 SOCKET = Path("/run/containerd/containerd.sock")
 _CNI_PROGRAMS = ("/usr/lib/cni", "/opt/cni/bin")
 
@@ -73,6 +74,9 @@ state = "/run/containerd"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
       base_runtime_spec = "{run.path}/base-spec.json"
+    # for images that bring their own files (a RuntimeClass with this handler)
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{OWN_FILES}]
+      runtime_type = "io.containerd.runc.v2"
 """)
     return config
 

@@ -14,5 +14,6 @@ if [ "$builder" = none ]; then
 fi
 for name in operator engine; do
     "$builder" build --file "docker/$name.Dockerfile" --tag "qwen-$name:$tag" \
+        --build-arg "VERSION=$tag" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)" \
         ${BASE:+--build-arg "BASE=$BASE"} .
 done

@@ -28,6 +28,20 @@ def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
+def test_a_model_in_the_commands_place_is_served(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for word in ("Qwen/Qwen3-0.6B", "/models/x", "tiny"):
+        with pytest.raises(SystemExit):
+            run([word, "--port", "70000"])
+        assert "qwen-engine serve: error: --port: 70000" in capsys.readouterr().err
+    assert run(["srve"]) == 2
+    assert "no command 'srve'" in capsys.readouterr().err
+
+
 def test_what_the_planner_computes_is_left_to_it_unless_given() -> None:
     demands = settings_of().engine.demands
     assert (demands.max_model_len, demands.block_size, demands.dtype) == (None, None, "auto")

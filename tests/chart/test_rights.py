@@ -146,7 +146,7 @@ def _wake(qwen: Qwen) -> None:
     qwen.kubectl("scale", "qwen/chat", "--replicas=0")
     owner = qwen.get("qwen", "chat")["metadata"]
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    held = build_slice(owner, address="127.0.0.1", port=1, is_routed=True, waiting_at=now)
+    held = build_slice(owner, address="198.18.0.9", port=9, is_routed=False, waiting_at=now)
     qwen.cluster.apply(held)
     until(
         lambda: qwen.get("qwen", "chat")["spec"]["replicas"] == 1,

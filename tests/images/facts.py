@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from tests.cluster.paths import REPOSITORY
 from tests.images.podman import BASE, Podman
@@ -18,22 +16,24 @@ def megabytes_above_base(podman: Podman, image: str) -> float:
     return float((podman.inspect(image)["Size"] - podman.inspect(BASE)["Size"]) / 1e6)
 
 
-def new_layers_megabytes(podman: Podman, before: str, after: str) -> float:
-    """Return what a registry that has `before` is sent for `after`, unpacked.
+def num_new_layers(podman: Podman, before: str, after: str) -> int:
+    """Return how many layers a registry that has `before` is sent for `after`.
 
     Layers are one above the other, so all above the first that differs are new.
     """
     old, new = (podman.inspect(image)["RootFS"]["Layers"] for image in (before, after))
     same = [a == b for a, b in zip(old, new, strict=True)]
-    num_new = len(new) - (same.index(False) if False in same else len(new))
-    sizes = [size for size in _sizes(podman, after) if size]
-    return sum(sizes[:num_new]) / 1e6
+    return len(new) - (same.index(False) if False in same else len(new))
 
 
-def _sizes(podman: Podman, image: str) -> list[int]:
-    """Return bytes by step, newest first; steps without files have none."""
-    steps: list[dict[str, Any]] = json.loads(podman.run("history", "--format=json", image))
-    return [int(step["size"]) for step in steps]
+def code_megabytes(podman: Podman, image: str) -> float:
+    """Return our own layers' size as it is sent: compressed."""
+    program = (
+        "import io, tarfile; sent = io.BytesIO()\n"
+        "with tarfile.open(fileobj=sent, mode='w:gz') as tar: tar.add('/opt/code')\n"
+        "print(len(sent.getvalue()))"
+    )
+    return int(python_in(podman, image, program)) / 1e6
 
 
 def copy_of_the_sources(folder: Path) -> Path:

@@ -17,6 +17,7 @@ import torch
 
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ConfigError
+from qwen_engine.host_memory import HostMemory
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.decoder import VisualRows
 from qwen_engine.models.vision import Pixels, VisionTower
@@ -119,9 +120,16 @@ class Encoder:
 
 
 def allocate_tower(
-    config: EngineConfig, model_config: ModelConfig, *, dtype: torch.dtype, device: torch.device
+    config: EngineConfig,
+    model_config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    memory: HostMemory | None = None,
 ) -> VisionTower | None:
     """Return the vision tower, not yet filled, if there are to be pictures.
+
+    memory: a CPU's, of which the parameters take theirs.
 
     Raises:
         ConfigError: there are to be, but the model has none.
@@ -134,7 +142,12 @@ def allocate_tower(
         raise ConfigError("encoder_cache_tokens", limit, why)
     settings = ProcessorSettings.from_folder(config.model_path)
     return VisionTower.allocate(
-        model_config.vision, mean=settings.mean, std=settings.std, dtype=dtype, device=device
+        model_config.vision,
+        mean=settings.mean,
+        std=settings.std,
+        dtype=dtype,
+        device=device,
+        memory=memory,
     )
 
 

@@ -1,6 +1,6 @@
 """Memory of the process in huge pages, put in place while nothing else is to be done.
 
-Used by `launch` and the server for the KV cache, and by `layers.pages` for tensors. A step
+Used by `launch` and the server for weights and KV cache, and by `layers.pages` for tensors. A step
 reads every weight once, so with pages of 4 KiB it walks page tables for each of 300,000 pages of
 Qwen3-0.6B; and the first touch of memory takes the system from 0.5 s a GiB to 2 s in a virtual
 machine that has never used it. Knows no torch.
@@ -9,12 +9,17 @@ machine that has never used it. Knows no torch.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 HUGE_PAGE = 2**21  # bytes, on x86-64 and on arm64 with pages of 4 KiB
+_ALIGNMENT = 64  # bytes, a cache line
+_GAPS = 4096 * _ALIGNMENT  # between so many tensors
 _MADV_POPULATE_WRITE = 23  # Linux 5.14: put pages in place and leave what is in them
 
 
@@ -46,16 +51,21 @@ class HostMemory:
         # By ctypes, which lets go of the interpreter lock; mmap's own calls keep it.
         self._library = ctypes.CDLL(None, use_errno=True)
         self._is_used = False
+        self._taken = 0
         self._lock = threading.Lock()  # held while pages are put in place
         self._pieces = self._all_pieces(1)
 
-    def start_to_populate(self, num_parts: int) -> None:
-        """Have a thread put pages in place until `begin_to_use`.
-
-        It goes through the parts side by side, so that what lies first in each is there first.
-        """
+    def lie_in_parts(self, num_parts: int) -> None:
+        """Have the parts be put in place side by side: what lies first in each is there first."""
         self._pieces = self._all_pieces(num_parts)
-        threading.Thread(target=self._populate_unused, name="memory", daemon=True).start()
+
+    def take(self, num_bytes: int) -> int | None:
+        """Return where the next so many bytes begin; None where there are not as many left."""
+        start = -(-self._taken // _ALIGNMENT) * _ALIGNMENT
+        if start + num_bytes > self.num_bytes:
+            return None
+        self._taken = start + num_bytes
+        return start
 
     def begin_to_use(self) -> None:
         """Call before anything is written: from then on no page is overwritten."""
@@ -84,10 +94,13 @@ class HostMemory:
             return 0
         return min(self.num_bytes, seen.raw.count(b"\0", 0, len(seen)) * mmap.PAGESIZE)
 
-    def _populate_unused(self) -> None:
-        # By writing: a fault locks its own mapping, madvise all of the process's, and the thread
-        # that imports meanwhile makes a thousand.
-        while not self._is_used:
+    def populate_unused(self, most_pieces: int | None = None) -> None:
+        """Put pages in place until `begin_to_use`, by pieces of a huge page each.
+
+        By writing: a fault locks its own mapping, madvise all of the process's, and the thread
+        that imports meanwhile makes a thousand.
+        """
+        for _ in itertools.count() if most_pieces is None else range(most_pieces):
             with self._lock:
                 piece = None if self._is_used else next(self._pieces, None)
                 if piece is None:
@@ -109,6 +122,40 @@ class HostMemory:
         first = address // mmap.PAGESIZE * mmap.PAGESIZE
         place, size = ctypes.c_void_p(first), ctypes.c_size_t(address + length - first)
         return not self._library.madvise(place, size, _MADV_POPULATE_WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class StartMemory:
+    """What a model on a CPU takes, reserved before torch is there.
+
+    Attributes:
+        weights: for its parameters.
+        cache: for keys and values.
+        num_parts: tensors of the cache.
+    """
+
+    weights: HostMemory
+    cache: HostMemory
+    num_parts: int
+
+    @classmethod
+    def reserve(cls, *, weight_bytes: int, cache_bytes: int, num_parts: int) -> Self:
+        """Reserve both. Raises as HostMemory does."""
+        cache = HostMemory(cache_bytes)
+        cache.lie_in_parts(num_parts)
+        return cls(HostMemory(weight_bytes + _GAPS), cache, num_parts)
+
+    def start_to_populate(self) -> None:
+        """Have a thread put in place, until it is used, what is needed first.
+
+        That is the beginning of each part of the cache, which the first request fills, and the
+        weights: the rest of the cache has time until nobody asks for anything.
+        """
+        threading.Thread(target=self._populate, name="memory", daemon=True).start()
+
+    def _populate(self) -> None:
+        self.cache.populate_unused(self.num_parts)
+        self.weights.populate_unused()
 
 
 def resident_bytes() -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from qwen_engine import environment
 from qwen_engine.config import EngineConfig
 from qwen_engine.errors import ModelNotFoundError
-from qwen_engine.host_memory import HostMemory
+from qwen_engine.host_memory import StartMemory
 from qwen_engine.hub import resolve_model
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.options import EngineOptions
@@ -84,7 +84,7 @@ class Launched:
     compiler: GrammarCompiler
     recommended_sampling: Mapping[str, float]
     start_seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage
-    cache_memory: HostMemory | None = None  # a CPU's, some of it perhaps not yet in place
+    memory: StartMemory | None = None  # a CPU's, some of the cache perhaps not yet in place
 
     def finish_quietly(self, is_idle: Callable[[], bool]) -> bool:
         """Do what a start left for a quiet moment; return whether all is done.
@@ -92,7 +92,7 @@ class Launched:
         Put the rest of the KV cache in place, as long as nobody asks for anything; then prepare
         the vocabulary for grammars, for up to a second in which nothing else can run.
         """
-        if self.cache_memory is not None and not self.cache_memory.populate_while(is_idle):
+        if self.memory is not None and not self.memory.cache.populate_while(is_idle):
             return False
         if is_idle():
             self.engine.grow_rest(self.compiler.prepare())
@@ -117,7 +117,7 @@ def launch(options: EngineOptions, report: Report) -> Launched:
     plan = _plan(options, path)
     config = _engine_config(options, path, plan)
     _log_plan(plan)
-    cache_memory = _reserve_cache(plan)
+    memory = _reserve_memory(plan)
     times.mark("plan")
     tokenizer = Tokenizer.from_folder(path, chat_template=options.chat_template)
     times.mark("tokenizer")
@@ -127,7 +127,7 @@ def launch(options: EngineOptions, report: Report) -> Launched:
 
     times.mark("torch")
     engine = LLMEngine.from_config(
-        config, on_progress=_LoadReporter(report), cache_memory=cache_memory, times=times
+        config, on_progress=_LoadReporter(report), memory=memory, times=times
     )
     _log_memory(engine, plan)
     log.info("Start took %s", times.describe())
@@ -136,7 +136,7 @@ def launch(options: EngineOptions, report: Report) -> Launched:
         recommended = _read_recommended_sampling(path / "generation_config.json")
     compiler = _compiler(path, tokenizer)
     seconds = times.seconds()
-    return Launched(engine, config, plan, tokenizer, compiler, recommended, seconds, cache_memory)
+    return Launched(engine, config, plan, tokenizer, compiler, recommended, seconds, memory)
 
 
 def _plan(options: EngineOptions, path: Path) -> Plan:
@@ -170,18 +170,23 @@ def _engine_config(options: EngineOptions, path: Path, plan: Plan) -> EngineConf
     )
 
 
-def _reserve_cache(plan: Plan) -> HostMemory | None:
-    """Reserve a CPU's KV cache and have it put in place while torch is imported.
+def _reserve_memory(plan: Plan) -> StartMemory | None:
+    """Reserve what the model takes on a CPU and have it put in place while torch is imported.
 
     None, where there is not as much, leaves it to the worker to say so.
     """
     if plan.device.kind != "cpu":
         return None
+    weights = sum(x.num_bytes for x in plan.ledger if x.component in ("weights", "vision-tower"))
     try:
-        memory = HostMemory(plan.num_blocks * plan.block_bytes)
+        memory = StartMemory.reserve(
+            weight_bytes=weights,
+            cache_bytes=plan.num_blocks * plan.block_bytes,
+            num_parts=2 * plan.model.num_layers,  # keys and values of each
+        )
     except (OSError, OverflowError, ValueError):
         return None
-    memory.start_to_populate(2 * plan.model.num_layers)  # keys and values of each
+    memory.start_to_populate()
     return memory
 
 

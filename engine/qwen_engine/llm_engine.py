@@ -19,7 +19,7 @@ from qwen_engine.config import EngineConfig
 from qwen_engine.encoder_cache import check_media
 from qwen_engine.engine_stats import EngineStats, take_stats
 from qwen_engine.errors import ConfigError, DuplicateRequestError
-from qwen_engine.host_memory import HostMemory
+from qwen_engine.host_memory import StartMemory
 from qwen_engine.limits import check_request, max_request_tokens
 from qwen_engine.loader import LoadProgress
 from qwen_engine.memory import MemoryMeasured
@@ -115,7 +115,7 @@ class LLMEngine:
         config: EngineConfig,
         *,
         on_progress: Callable[[LoadProgress], None] | None = None,
-        cache_memory: HostMemory | None = None,
+        memory: StartMemory | None = None,
         times: StartTimes | None = None,
     ) -> Self:
         """Load the weights and allocate the KV cache; see `Worker`.
@@ -128,9 +128,7 @@ class LLMEngine:
         if config.max_model_len > model_config.max_len:
             why = f"this model was made for at most {model_config.max_len} tokens"
             raise ConfigError("max_model_len", config.max_model_len, why)
-        worker = Worker(
-            config, model_config, on_progress=on_progress, cache_memory=cache_memory, times=times
-        )
+        worker = Worker(config, model_config, on_progress=on_progress, memory=memory, times=times)
         return cls(config, model_config, worker)
 
     @property

@@ -20,7 +20,7 @@ from qwen_engine.config import EngineConfig
 from qwen_engine.device import open_device
 from qwen_engine.encoder import SECONDS_ALONE, SHARE_OF_STEP, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
-from qwen_engine.host_memory import HostMemory
+from qwen_engine.host_memory import StartMemory
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers import pages
 from qwen_engine.layers.attention import build_backend, eight_bit
@@ -55,13 +55,12 @@ class Worker:
         model_config: ModelConfig,
         *,
         on_progress: Callable[[LoadProgress], None] | None = None,
-        cache_memory: HostMemory | None = None,
+        memory: StartMemory | None = None,
         times: StartTimes | None = None,
     ) -> None:
         """Load the weights and allocate the KV cache.
 
-        cache_memory: untouched, for the cache of a CPU; else it is reserved here. times: told of
-        each stage.
+        memory: untouched, for a CPU; what it lacks is reserved here. times: told of each stage.
 
         Raises:
             ModelError: the checkpoint cannot be loaded.
@@ -72,10 +71,17 @@ class Worker:
         self._device = open_device(config)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         model_config = replace(model_config, int8_weights=config.quantization == "int8")
+        weights = None if memory is None else memory.weights
         self._model = Decoder.allocate(
-            model_config, max_len=config.max_model_len, dtype=self._dtype, device=self._device
+            model_config,
+            max_len=config.max_model_len,
+            dtype=self._dtype,
+            device=self._device,
+            memory=weights,
         )
-        self._tower = allocate_tower(config, model_config, dtype=self._dtype, device=self._device)
+        self._tower = allocate_tower(
+            config, model_config, dtype=self._dtype, device=self._device, memory=weights
+        )
         targets = self._model.checkpoint_tensors(read_shapes(config.model_path))
         if self._tower is not None:
             targets |= self._tower.checkpoint_tensors()
@@ -87,18 +93,20 @@ class Worker:
         )
         self._encoder = Encoder(self._tower) if self._tower is not None else None
         times.mark("weights")
-        self._cache_memory = cache_memory
+        self._cache_memory = None if memory is None else memory.cache
         self._caches = self._allocate_caches(model_config)
         times.mark("KV cache")
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
+        times.mark("measuring products")
+        self._adopt(self._gemm, library)
         if library is not None and self._gemm is not None:
             self._model.use_native_layers(
                 self._caches, block_size=config.block_size, library=library, gemm=self._gemm
             )
         if self._tower is not None:
             self._tower.tune(self._gemm if config.quantization == "none" else None)
-        times.mark("matrix products")
+        times.mark("packing weights")
         self._swap_space = SwapSpace(self._caches, config.num_cpu_blocks)
         self._backend = build_backend(
             config.attention_backend, library=library, head_dim=model_config.head_dim
@@ -219,19 +227,21 @@ class Worker:
 
     @torch.inference_mode()
     def _choose_gemm(self, library: NativeLibrary | None) -> MeasuredGemm | None:
-        """On a CPU, measure how products are best computed, and pack the weights for it."""
+        """On a CPU, measure how products are best computed."""
         if self._device.type != "cpu":
             return None
-        weights, gemm = self._model.probe_weights(), None
+        weights = self._model.probe_weights()
         if self.config.quantization == "none":
-            gemm = choose_gemm(weights, library)
-        elif library is not None:
-            gemm = choose_int8_gemm(weights, library)
+            return choose_gemm(weights, library)
+        return None if library is None else choose_int8_gemm(weights, library)
+
+    @torch.inference_mode()
+    def _adopt(self, gemm: MeasuredGemm | None, library: NativeLibrary | None) -> None:
+        """Pack the weights for the products, and compute in C++ what lies between them."""
         if gemm is not None:
             self._model.use(gemm)
         if library is not None:
             self._model.use_library(library)
-        return gemm
 
     def _warm_up(self) -> None:
         """Run one token, so that libraries load their kernels before the first user waits.

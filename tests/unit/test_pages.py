@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 
 import pytest
 import torch
 
-from qwen_engine.host_memory import HUGE_PAGE, HostMemory, resident_bytes
+from qwen_engine.host_memory import HUGE_PAGE, HostMemory, StartMemory, resident_bytes
 from qwen_engine.layers import pages
 
 CPU = torch.device("cpu")
@@ -36,7 +37,8 @@ def test_zeros_do_not_overlap() -> None:
 
 def test_what_was_written_stays_when_the_rest_is_put_in_place() -> None:
     memory = HostMemory(40 * 2**20 + 12_345)
-    memory.start_to_populate(num_parts=7)
+    memory.lie_in_parts(7)
+    threading.Thread(target=memory.populate_unused, daemon=True).start()
     memory.begin_to_use()
     memory.view[:] = b"\7" * memory.num_bytes
     assert memory.populate_while(lambda: True)
@@ -59,11 +61,32 @@ def test_pages_are_missing_until_they_are_put_in_place_or_touched() -> None:
 
 def test_a_thread_puts_pages_in_place_first_things_first_and_stops_when_they_are_used() -> None:
     memory = HostMemory(4 * 2**23)
-    memory.start_to_populate(num_parts=4)
+    memory.lie_in_parts(4)
+    threading.Thread(target=memory.populate_unused, daemon=True).start()
     while memory.missing_bytes() > 0:
         pass
     memory.begin_to_use()
     assert not any(memory.view)
+
+
+def test_at_a_start_the_beginnings_of_the_caches_parts_and_the_weights_are_put_in_place() -> None:
+    memory = StartMemory.reserve(weight_bytes=2**23, cache_bytes=4 * 2**24, num_parts=4)
+    memory.start_to_populate()
+    while memory.weights.missing_bytes() > 0:
+        pass
+    assert memory.cache.missing_bytes() == 4 * 2**24 - 4 * HUGE_PAGE
+
+
+def test_tensors_lie_in_given_memory_while_there_is_enough_of_it_and_elsewhere_then() -> None:
+    memory = HostMemory(300)
+    first, second, third = (
+        pages.empty((count,), dtype=torch.int8, device=CPU, memory=memory).fill_(count)
+        for count in (100, 80, 120)
+    )
+    assert second.data_ptr() - first.data_ptr() == 128  # a cache line begins
+    assert bytes(memory.view[128:208]) == bytes([80]) * 80
+    assert third.unique().tolist() == [120]
+    assert first.unique().tolist() == [100]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -13,15 +13,24 @@ import torch
 from qwen_engine.host_memory import HUGE_PAGE, HostMemory
 
 
-def empty(shape: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def empty(
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    memory: HostMemory | None = None,
+) -> torch.Tensor:
     """Return a tensor as torch.empty does; on a CPU its memory asks for huge pages.
 
-    The memory is the tensor's own: it goes when the last view of it does.
+    memory: of which it takes a part, if there is enough left. Otherwise the memory is the tensor's
+        own: it goes when the last view of it does.
 
     Raises:
         RuntimeError: it cannot be had.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
+    if memory is not None and num_bytes and (start := memory.take(num_bytes)) is not None:
+        return _tensor(memory, start, shape, dtype)
     if device.type != "cpu" or num_bytes < HUGE_PAGE:
         return torch.empty(tuple(shape), dtype=dtype, device=device)
     return _tensor(reserve(num_bytes), 0, shape, dtype)

@@ -14,6 +14,7 @@ from typing import Self
 import torch
 from torch import nn
 
+from qwen_engine.host_memory import HostMemory
 from qwen_engine.kernels.library import NativeLibrary, can_pack
 from qwen_engine.layers import int8
 from qwen_engine.layers.attention import AttentionStep
@@ -98,13 +99,22 @@ class Decoder(nn.Module):
 
     @classmethod
     def allocate(
-        cls, config: ModelConfig, *, max_len: int, dtype: torch.dtype, device: torch.device
+        cls,
+        config: ModelConfig,
+        *,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        memory: HostMemory | None = None,
     ) -> Self:
-        """Return a model with its memory, not yet filled, for positions below `max_len`."""
+        """Return a model with its memory, not yet filled, for positions below `max_len`.
+
+        memory: a CPU's, of which the parameters take theirs.
+        """
         rotary = RotaryEmbedding(config.rope, config.head_dim, max_len).to(dtype, device)
         with torch.device("meta"):  # shapes only, so that no wrong dtype is ever allocated
             model = cls(config, rotary)
-        give_memory(model, dtype=dtype, device=device)
+        give_memory(model, dtype=dtype, device=device, memory=memory)
         return model
 
     def _quantise(self) -> None:

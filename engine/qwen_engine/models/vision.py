@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from qwen_engine.host_memory import HostMemory
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.kernels.vision import VisionLibrary
 from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
@@ -101,11 +102,15 @@ class VisionTower(nn.Module):
         std: Sequence[float],
         dtype: torch.dtype,
         device: torch.device,
+        memory: HostMemory | None = None,
     ) -> Self:
-        """Return a tower with its memory, not yet filled; mean and std are those of the pixels."""
+        """Return a tower with its memory, not yet filled; mean and std are those of the pixels.
+
+        memory: a CPU's, of which the parameters take theirs.
+        """
         with torch.device("meta"):
             tower = cls(vision)
-        give_memory(tower, dtype=dtype, device=device)
+        give_memory(tower, dtype=dtype, device=device, memory=memory)
         means, stds = (torch.tensor(x, device=device).view(1, -1, 1, 1) for x in (mean, std))
         tower._scale, tower._offset = 1 / (255 * stds), -means / stds
         return tower

@@ -90,13 +90,21 @@ def test_a_body_that_would_keep_the_interpreter_busy_is_refused(
     assert f"more than {MAX_VALUES:,}" in answer["error"]["message"]
 
 
-def test_what_grammars_need_once_is_done_at_start_and_not_in_a_request(
+def test_what_grammars_need_once_is_done_when_a_start_leaves_a_quiet_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prepared = threading.Event()
-    monkeypatch.setattr(GrammarCompiler, "prepare", lambda self: prepared.set())
-    launch(OPTIONS, lambda progress: None)
-    assert prepared.wait(10)
+    prepared: list[int] = []
+
+    def prepare(_: GrammarCompiler) -> int:
+        prepared.append(1)
+        return 0
+
+    monkeypatch.setattr(GrammarCompiler, "prepare", prepare)
+    launched = launch(OPTIONS, lambda progress: None)
+    assert not launched.finish_quietly(lambda: False)
+    assert prepared == []
+    assert launched.finish_quietly(lambda: True)
+    assert prepared == [1]
 
 
 async def test_large_bodies_are_parsed_beside_the_event_loop() -> None:

@@ -31,7 +31,11 @@ class Served:
         self.kubectl("apply", "-f", str(REPOSITORY / "crds" / "samples" / file))
 
     def apply_tiny(self, model: Path, **spec: Any) -> None:
-        """Apply a model that no catalogue knows, planned from its config.json."""
+        """Apply a model that no catalogue knows, planned from its config.json.
+
+        Its pods ask for little CPU: several of them, and those of other tests, share the node.
+        """
+        resources = {"requests": {"cpu": "50m"}}
         manifest = {
             "apiVersion": "qwenoperator.io/v1alpha1",
             "kind": "QwenDeployment",
@@ -44,6 +48,7 @@ class Served:
                 },
                 "gpu": {"count": 0},
                 **spec,
+                "engine": {"resources": resources, **spec.get("engine", {})},
             },
         }
         self.cluster.apply(manifest, namespace=self.namespace)

@@ -106,15 +106,32 @@ class Served:
         name: str = self.cluster.get("qwen", self.name, "-n", self.namespace)["spec"]["model"]["id"]
         return name
 
-    def blocks_used(self) -> dict[str, int]:
-        """Return each ready pod's used KV blocks, by its name, as its engine tells them."""
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Return what the engine of each ready pod tells, by the pod's name."""
         found = {}
         for pod in self.pods():
             if any(c["ready"] for c in pod["status"].get("containerStatuses", ())):
                 url = f"http://{pod['status']['podIP']}:8000/stats"
                 with _DIRECT.open(url, timeout=10) as response:
-                    found[pod["metadata"]["name"]] = json.load(response)["num_used_gpu_blocks"]
+                    found[pod["metadata"]["name"]] = json.load(response)
         return found
+
+    def blocks_used(self) -> dict[str, int]:
+        """Return each ready pod's used KV blocks, by its name."""
+        return {name: told["num_used_gpu_blocks"] for name, told in self.stats().items()}
+
+    def await_routed(self, count: int) -> None:
+        """Wait until new connections to the Service reach so many pods: kube-proxy comes later."""
+        body = json.dumps({"model": self.model(), "prompt": "hello", "max_tokens": 1}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url()}/v1/completions", body, headers)
+
+        def is_reached() -> bool:
+            with _DIRECT.open(request, timeout=30) as response:
+                response.read()
+            return sum(told["num_requests_finished"] > 0 for told in self.stats().values()) == count
+
+        until(is_reached, what=f"{count} pods reached by the Service", within_seconds=60)
 
     def children(self) -> set[str]:
         """Return the objects that were made for it, as KIND/NAME."""

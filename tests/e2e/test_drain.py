@@ -30,6 +30,7 @@ def test_twenty_streams_outlive_a_scale_in_from_three_to_one_and_the_fullest_pod
     # 20 s of grace, of which 5 are for answers: what is longer must be ended, not cut
     served = serve("drained", replicas=3, template={"terminationGracePeriodSeconds": 20})
     served.await_available()
+    served.await_routed(3)
     with Talkers(served.url(), served.model(), clients=CLIENTS, max_tokens=900) as load:
         until(
             lambda: served.blocks_used() and all(served.blocks_used().values()),

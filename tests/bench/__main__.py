@@ -65,6 +65,7 @@ def _measure_rows(
         runners = [stack.enter_context(Runner(engine)) for engine in engines]
         for runner in runners:
             runner.run([[1_000] * 64] * 2, 4)
+            runner.run([[1_001] * 1024], 1)  # the largest step: work memory is there from then on
         for repeat in range(repeats):
             ceilings.append(_measure_ceilings())
             for row in rows:

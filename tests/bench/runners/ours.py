@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from pathlib import Path
 
@@ -14,20 +15,30 @@ def main(model: str, dtype: str = "bfloat16") -> None:
 
     environment.prepare()
     from qwen_engine.config import EngineConfig
+    from qwen_engine.host_memory import StartMemory
     from qwen_engine.llm_engine import LLMEngine
+    from qwen_engine.model_config import ModelConfig
     from qwen_engine.sequence import SamplingParams
+    from qwen_engine.worker import kv_block
 
-    engine = LLMEngine.from_config(
-        EngineConfig(
-            model_path=Path(model),
-            dtype=dtype,  # type: ignore[arg-type]
-            max_model_len=4096,
-            num_gpu_blocks=640,
-            block_size=32,
-            max_num_seqs=32,
-            max_num_batched_tokens=1024,
-        )
+    config = EngineConfig(
+        model_path=Path(model),
+        dtype=dtype,  # type: ignore[arg-type]
+        max_model_len=4096,
+        num_gpu_blocks=640,
+        block_size=32,
+        max_num_seqs=32,
+        max_num_batched_tokens=1024,
     )
+    shape, kind = kv_block(config, found := ModelConfig.from_folder(config.model_path))
+    number = 2 * found.num_layers
+    memory = StartMemory.reserve(
+        weight_bytes=0,
+        cache_bytes=number * config.num_gpu_blocks * math.prod(shape) * kind.itemsize,
+        num_parts=number,
+    )
+    engine = LLMEngine.from_config(config, memory=memory)
+    memory.cache.populate_while(lambda: True)  # a server does this in its first quiet moments
     numbers = itertools.count()
 
     def generate(prompts: list[list[int]], max_tokens: int) -> int:

@@ -14,7 +14,7 @@ from qwen_engine.layers.attention.sdpa import SdpaBackend
 
 LIBRARY = NativeLibrary.find()
 needs_library = pytest.mark.skipif(
-    LIBRARY is None, reason="the C++ was not built, or this processor has no AVX-512"
+    LIBRARY is None, reason="the C++ was not built, or this processor has no AVX2"
 )
 CPU = torch.device("cpu")
 DTYPES = list(eight_bit.DTYPES.values())

@@ -20,7 +20,7 @@ from qwen_engine.layers.linear import Linear
 
 LIBRARY = NativeLibrary.find()
 needs_library = pytest.mark.skipif(
-    LIBRARY is None, reason="native.cpp was not built, or this processor has no AVX-512"
+    LIBRARY is None, reason="native.cpp was not built, or this processor has no AVX2"
 )
 PACKED_WAYS: tuple[Way, ...] = (*(LIBRARY.kernels if LIBRARY else ()), "unpack")
 

@@ -15,7 +15,7 @@ from qwen_engine.layers.int8_gemm import Int8Gemm, choose_int8_gemm
 
 LIBRARY = NativeLibrary.find()
 needs_library = pytest.mark.skipif(
-    LIBRARY is None, reason="the C++ was not built, or this processor has no AVX-512"
+    LIBRARY is None, reason="the C++ was not built, or this processor has no AVX2"
 )
 WAYS: tuple[Way, ...] = (
     *(way for way in INT8_WAYS if LIBRARY and way.endswith(LIBRARY.kernels)),

@@ -21,7 +21,7 @@ from qwen_engine.models.decoder import Decoder, VisualRows
 
 FOUND = NativeLibrary.find()
 pytestmark = pytest.mark.skipif(
-    FOUND is None, reason="the C++ was not built, or this processor has no AVX-512"
+    FOUND is None, reason="the C++ was not built, or this processor has no AVX2"
 )
 CPU = torch.device("cpu")
 BLOCK, NUM_BLOCKS, HIDDEN = 16, 16, 96

@@ -15,7 +15,7 @@ from qwen_engine.layers.rotary import rotate
 
 FOUND = NativeLibrary.find()
 pytestmark = pytest.mark.skipif(
-    FOUND is None, reason="the C++ was not built, or this processor has no AVX-512"
+    FOUND is None, reason="the C++ was not built, or this processor has no AVX2"
 )
 CPU = torch.device("cpu")
 ROUNDING = {"rtol": 2**-7, "atol": 1e-2}  # one unit in the last place of bfloat16

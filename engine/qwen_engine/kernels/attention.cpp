@@ -36,14 +36,14 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
   Place places[kTile];
   const long row_bytes = cache.row_bytes();
   float most[kHeads], total[kHeads];
-  const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(static_cast<float>(kSize)));
+  const Floats scale = splat(1.0f / std::sqrt(static_cast<float>(kSize)));
   for (int head = 0; head < kHeads; ++head) {
     most[head] = -INFINITY;
     total[head] = 0;
     for (int part = 0; part < kParts; ++part) {
       Pairs loaded = Rows::load_query(layer.query + origin + head * kSize + part * 32);
-      query[head][part] = {_mm512_mul_ps(loaded.even, scale), _mm512_mul_ps(loaded.odd, scale)};
-      sum[head][part] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+      query[head][part] = {mul(loaded.even, scale), mul(loaded.odd, scale)};
+      sum[head][part] = {zeros(), zeros()};
     }
   }
   for (long start = work.first_token; start < work.context; start += kTile) {
@@ -53,17 +53,17 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
     for (long token = 0; token < count; ++token) {
       const Place place = places[token];
       prefetch_row(cache.keys + places[std::min(token + kAhead, count - 1)].row, row_bytes);
-      __m512 dot[kHeads];
-      for (int head = 0; head < kHeads; ++head) dot[head] = _mm512_setzero_ps();
+      Floats dot[kHeads];
+      for (int head = 0; head < kHeads; ++head) dot[head] = zeros();
       for (int part = 0; part < kParts; ++part) {
         Pairs k = Rows::load(cache.keys + place.row, part * 32);
         for (int head = 0; head < kHeads; ++head) {
-          dot[head] = _mm512_fmadd_ps(query[head][part].even, k.even, dot[head]);
-          dot[head] = _mm512_fmadd_ps(query[head][part].odd, k.odd, dot[head]);
+          dot[head] = fmadd(query[head][part].even, k.even, dot[head]);
+          dot[head] = fmadd(query[head][part].odd, k.odd, dot[head]);
         }
       }
       for (int head = 0; head < kHeads; ++head) {
-        scores[head][token] = _mm512_reduce_add_ps(dot[head]);
+        scores[head][token] = reduce_add(dot[head]);
         if (Rows::kIsScaled) scores[head][token] *= scale_at(cache.keys, place) * Rows::kFactor;
       }
     }
@@ -72,24 +72,24 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
     }
     for (int head = 0; head < kHeads; ++head) {
       for (long token = count; token < padded; ++token) scores[head][token] = -INFINITY;
-      __m512 top = _mm512_set1_ps(most[head]);
+      Floats top = splat(most[head]);
       for (long token = 0; token < padded; token += 16) {
-        top = _mm512_max_ps(top, _mm512_load_ps(scores[head] + token));
+        top = max_of(top, load_floats(scores[head] + token));
       }
-      const float now = _mm512_reduce_max_ps(top);
+      const float now = reduce_max(top);
       const float shrink = std::exp(most[head] - now);
-      __m512 added = _mm512_setzero_ps();
+      Floats added = zeros();
       for (long token = 0; token < padded; token += 16) {
-        __m512 value = _mm512_load_ps(scores[head] + token);
-        value = exp16(_mm512_sub_ps(value, _mm512_set1_ps(now)));
-        _mm512_store_ps(scores[head] + token, value);
-        added = _mm512_add_ps(added, value);
+        Floats value = load_floats(scores[head] + token);
+        value = exp16(sub(value, splat(now)));
+        store_floats(scores[head] + token, value);
+        added = add(added, value);
       }
-      total[head] = total[head] * shrink + _mm512_reduce_add_ps(added);
+      total[head] = total[head] * shrink + reduce_add(added);
       most[head] = now;
       for (int part = 0; part < kParts; ++part) {
-        sum[head][part].even = _mm512_mul_ps(sum[head][part].even, _mm512_set1_ps(shrink));
-        sum[head][part].odd = _mm512_mul_ps(sum[head][part].odd, _mm512_set1_ps(shrink));
+        sum[head][part].even = mul(sum[head][part].even, splat(shrink));
+        sum[head][part].odd = mul(sum[head][part].odd, splat(shrink));
       }
     }
     for (long token = 0; token < count; ++token) {
@@ -99,9 +99,9 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
       for (int part = 0; part < kParts; ++part) {
         Pairs v = Rows::load(cache.values + place.row, part * 32);
         for (int head = 0; head < kHeads; ++head) {
-          __m512 share = _mm512_set1_ps(scores[head][token] * factor);
-          sum[head][part].even = _mm512_fmadd_ps(share, v.even, sum[head][part].even);
-          sum[head][part].odd = _mm512_fmadd_ps(share, v.odd, sum[head][part].odd);
+          Floats share = splat(scores[head][token] * factor);
+          sum[head][part].even = fmadd(share, v.even, sum[head][part].even);
+          sum[head][part].odd = fmadd(share, v.odd, sum[head][part].odd);
         }
       }
     }
@@ -115,18 +115,18 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
     for (int part = 0; part < kParts; ++part) {
       const Pairs seen = Rows::load_sums(state + qwen::kStateHead + part * 32);
       Pairs& all = sum[head][part];
-      all.even = _mm512_mul_ps(all.even, _mm512_set1_ps(here));
-      all.odd = _mm512_mul_ps(all.odd, _mm512_set1_ps(here));
-      all.even = _mm512_fmadd_ps(seen.even, _mm512_set1_ps(before), all.even);
-      all.odd = _mm512_fmadd_ps(seen.odd, _mm512_set1_ps(before), all.odd);
+      all.even = mul(all.even, splat(here));
+      all.odd = mul(all.odd, splat(here));
+      all.even = fmadd(seen.even, splat(before), all.even);
+      all.odd = fmadd(seen.odd, splat(before), all.odd);
     }
   }
   for (int head = 0; head < kHeads; ++head) {
-    const __m512 share = _mm512_set1_ps(1.0f / total[head]);
+    const Floats share = splat(1.0f / total[head]);
     for (int part = 0; part < kParts; ++part) {
       Rows::store(layer.output + origin + head * kSize + part * 32,
-                  _mm512_mul_ps(sum[head][part].even, share),
-                  _mm512_mul_ps(sum[head][part].odd, share));
+                  mul(sum[head][part].even, share),
+                  mul(sum[head][part].odd, share));
     }
   }
 }

@@ -84,19 +84,19 @@ FMA_TARGET void load_panel(const Layer& layer, const Work& work, long panel, Scr
   std::fill_n(scratch.sums.begin() + panel * size * kLanes, size * kLanes, 0.0f);
   for (long half = 0; half < kLanes; half += 16) {
     for (long i = 0; i < size; i += 32) {
-      __m512i rows[16];
+      Words rows[16];
       for (long lane = 0; lane < 16; ++lane) {
-        rows[lane] = _mm512_loadu_si512(sources[half + lane] + i);
+        rows[lane] = load_words(sources[half + lane] + i);
       }
       transpose(rows);
       for (long pair = 0; pair < 16; ++pair) {
         if constexpr (kDot) {
-          _mm512_storeu_si512(target + (i / 2 + pair) * kLanes + half, rows[pair]);
+          store_words(target + (i / 2 + pair) * kLanes + half, rows[pair]);
         } else {
-          const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+          const Words mask = splat_word(static_cast<int>(0xffff0000));
           float* even = target + (i + 2 * pair) * kLanes + half;
-          _mm512_storeu_si512(even, _mm512_slli_epi32(rows[pair], 16));
-          _mm512_storeu_si512(even + kLanes, _mm512_and_si512(rows[pair], mask));
+          store_words(even, shift_left(rows[pair], 16));
+          store_words(even + kLanes, and_words(rows[pair], mask));
         }
       }
     }
@@ -124,16 +124,16 @@ FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long
       for (long i = 0; i < size; i += 16) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(narrow_keys + token * size + i),
                             Rows::narrow(key, i));
-        __m512i wide = _mm512_cvtepu16_epi32(Rows::narrow(value, i));
+        Words wide = widen(Rows::narrow(value, i));
         if (token % 2 == 1) {
-          wide = _mm512_or_si512(_mm512_slli_epi32(wide, 16), _mm512_loadu_si512(pairs + 2 * i));
+          wide = or_words(shift_left(wide, 16), load_words(pairs + 2 * i));
         }
-        _mm512_storeu_si512(pairs + 2 * i, wide);
+        store_words(pairs + 2 * i, wide);
       }
     } else {
       for (long i = 0; i < size; i += 16) {
-        _mm512_storeu_ps(scratch.keys.data() + token * size + i, Rows::widen(key, i));
-        _mm512_storeu_ps(scratch.values.data() + token * size + i, Rows::widen(value, i));
+        store_floats(scratch.keys.data() + token * size + i, Rows::widen(key, i));
+        store_floats(scratch.values.data() + token * size + i, Rows::widen(value, i));
       }
     }
   }
@@ -144,43 +144,42 @@ template <typename Rows, bool kDot>
 FMA_TARGET void soften(Scratch& scratch, long panel, long start, long count, float* scale) {
   for (int half = 0; half < kLanes; half += 16) {
     float* scores = scratch.scores.data() + half;
-    const __m512i position = _mm512_loadu_si512(scratch.position[panel] + half);
+    const Words position = load_words(scratch.position[panel] + half);
     const long sure = scratch.position[panel][half];  // positions rise with the lanes
-    __m512 before = _mm512_loadu_ps(scratch.most[panel] + half), most = before;
+    Floats before = load_floats(scratch.most[panel] + half), most = before;
     for (long token = 0; token < count; ++token) {
-      __m512 score = _mm512_mul_ps(_mm512_loadu_ps(scores + token * kLanes),
-                                   _mm512_set1_ps(scratch.key_factor[token]));
+      Floats score = mul(load_floats(scores + token * kLanes),
+                                   splat(scratch.key_factor[token]));
       if (start + token > sure) {
-        __mmask16 is_seen = _mm512_cmpge_epi32_mask(
-            position, _mm512_set1_epi32(static_cast<int32_t>(start + token)));
-        score = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), is_seen, score);
+        const Words here = splat_word(static_cast<int32_t>(start + token));
+        score = select(is_less(position, here), splat(-INFINITY), score);
       }
-      _mm512_storeu_ps(scores + token * kLanes, score);
-      most = _mm512_max_ps(most, score);
+      store_floats(scores + token * kLanes, score);
+      most = max_of(most, score);
     }
-    __m512 added = _mm512_setzero_ps();
+    Floats added = zeros();
     for (long token = 0; token < count; ++token) {
-      __m512 share = exp16(_mm512_sub_ps(_mm512_loadu_ps(scores + token * kLanes), most));
-      added = _mm512_add_ps(added, share);
+      Floats share = exp16(sub(load_floats(scores + token * kLanes), most));
+      added = add(added, share);
       if (Rows::kIsScaled) {
-        share = _mm512_mul_ps(share, _mm512_set1_ps(scratch.value_factor[token]));
+        share = mul(share, splat(scratch.value_factor[token]));
       }
       if constexpr (kDot) {  // two tokens side by side, over scores already read
         float* target = scores + token / 2 * kLanes;
-        __m512i bits = _mm512_srli_epi32(rounded_bits(share), 16);
+        Words bits = shift_right(rounded_bits(share), 16);
         if (token % 2 == 1) {
-          bits = _mm512_or_si512(_mm512_slli_epi32(bits, 16), _mm512_loadu_si512(target));
+          bits = or_words(shift_left(bits, 16), load_words(target));
         }
-        _mm512_storeu_si512(target, bits);
+        store_words(target, bits);
       } else {
-        _mm512_storeu_ps(scores + token * kLanes, share);
+        store_floats(scores + token * kLanes, share);
       }
     }
-    const __m512 shrink = exp16(_mm512_sub_ps(before, most));
-    __m512 total = _mm512_loadu_ps(scratch.total[panel] + half);
-    _mm512_storeu_ps(scratch.total[panel] + half, _mm512_fmadd_ps(total, shrink, added));
-    _mm512_storeu_ps(scratch.most[panel] + half, most);
-    _mm512_storeu_ps(scale + half, shrink);
+    const Floats shrink = exp16(sub(before, most));
+    Floats total = load_floats(scratch.total[panel] + half);
+    store_floats(scratch.total[panel] + half, fmadd(total, shrink, added));
+    store_floats(scratch.most[panel] + half, most);
+    store_floats(scale + half, shrink);
   }
 }
 
@@ -188,19 +187,19 @@ FMA_TARGET void store_panel(const Layer& layer, const Work& work, long panel, Sc
   const long size = layer.cache.size, first = panel * kLanes;
   const float* sums = scratch.sums.data() + panel * size * kLanes;
   for (long half = 0; half < kLanes; half += 16) {
-    const __m512 share = _mm512_div_ps(_mm512_set1_ps(1.0f),
-                                       _mm512_loadu_ps(scratch.total[panel] + half));
+    const Floats share = div(splat(1.0f),
+                                       load_floats(scratch.total[panel] + half));
     for (long i = 0; i < size; i += 32) {
-      __m512i rows[16];
+      Words rows[16];
       for (long pair = 0; pair < 16; ++pair) {
         const float* even = sums + (i + 2 * pair) * kLanes + half;
-        rows[pair] = side_by_side(_mm512_mul_ps(_mm512_loadu_ps(even), share),
-                                  _mm512_mul_ps(_mm512_loadu_ps(even + kLanes), share));
+        rows[pair] = side_by_side(mul(load_floats(even), share),
+                                  mul(load_floats(even + kLanes), share));
       }
       transpose(rows);
       for (long lane = 0; lane < 16 && first + half + lane < work.num_rows; ++lane) {
         const long row = work.first_row + first + half + lane;
-        _mm512_storeu_si512(layer.output + place_of_row(layer, work, row) + i, rows[lane]);
+        store_words(layer.output + place_of_row(layer, work, row) + i, rows[lane]);
       }
     }
   }
@@ -220,11 +219,11 @@ FMA_TARGET void store_states(const Layer& layer, const Work& work, long panel, S
       targets[lane][1] = scratch.total[panel][half + lane];
     }
     for (long i = 0; i < size; i += 16) {
-      __m512i rows[16];
-      for (long k = 0; k < 16; ++k) rows[k] = _mm512_loadu_si512(sums + (i + k) * kLanes + half);
+      Words rows[16];
+      for (long k = 0; k < 16; ++k) rows[k] = load_words(sums + (i + k) * kLanes + half);
       transpose(rows);
       for (long lane = 0; lane < count; ++lane) {
-        _mm512_storeu_si512(targets[lane] + qwen::kStateHead + i, rows[lane]);
+        store_words(targets[lane] + qwen::kStateHead + i, rows[lane]);
       }
     }
   }

@@ -13,38 +13,50 @@ namespace {
 constexpr int kChunkTile = 128;  // tokens: keys, or values, and a panel's scores fit the L1 cache
 constexpr int kLanes = 32;       // query rows of a panel
 constexpr int kPanels = 8;       // that share a converted tile
-constexpr int kMaxRows = 12;     // of the matrix kernel, as in gemm.cpp
 
-// y[row] = (y[row] · scale) + Σ_k x[row · row_step + k · step] · w[k], 32 lanes each; with kDot
-// x and w hold pairs of bfloat16.
-template <bool kDot, int kRows>
-DOT_TARGET void multiply(const float* x, long row_step, long step, const float* w, long count,
-                         const float* scale, float* y) {
-  __m512 sums[kRows][2];
-  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
+// y[row] = (y[row] · scale) + Σ_k x[row · row_step + k · step] · w[k], 16 · kParts lanes of 32; with
+// kDot x and w hold pairs of bfloat16.
+template <bool kDot, int kRows, int kParts>
+DOT_TARGET inline void multiply_lanes(const float* x, long row_step, long step, const float* w,
+                                      long count, const float* scale, float* y) {
+  Floats sums[kRows][kParts];
+  for (auto& row : sums) {
+    for (Floats& sum : row) sum = zeros();
+  }
   for (long k = 0; k < count; ++k, w += kLanes, x += step) {
-    __m512 low = _mm512_loadu_ps(w), high = _mm512_loadu_ps(w + 16);
+    Floats lanes[kParts];
+    for (int part = 0; part < kParts; ++part) lanes[part] = load_floats(w + 16 * part);
     for (int row = 0; row < kRows; ++row) {
-      __m512 value = _mm512_set1_ps(x[row * row_step]);
-      if constexpr (kDot) {
-        __m512bh pairs = reinterpret_cast<__m512bh>(value);
-        sums[row][0] = _mm512_dpbf16_ps(sums[row][0], pairs, reinterpret_cast<__m512bh>(low));
-        sums[row][1] = _mm512_dpbf16_ps(sums[row][1], pairs, reinterpret_cast<__m512bh>(high));
-      } else {
-        sums[row][0] = _mm512_fmadd_ps(value, low, sums[row][0]);
-        sums[row][1] = _mm512_fmadd_ps(value, high, sums[row][1]);
+      const Floats value = splat(x[row * row_step]);
+      for (int part = 0; part < kParts; ++part) {
+        Floats& sum = sums[row][part];
+        if constexpr (kDot) {
+          sum = dot(sum, bits_of(value), bits_of(lanes[part]));
+        } else {
+          sum = fmadd(value, lanes[part], sum);
+        }
       }
     }
   }
   for (int row = 0; row < kRows; ++row, y += kLanes) {
-    for (int half = 0; half < 2; ++half) {
-      __m512 value = sums[row][half];
+    for (int part = 0; part < kParts; ++part) {
+      Floats value = sums[row][part];
       if (scale != nullptr) {
-        __m512 before = _mm512_loadu_ps(y + 16 * half);
-        value = _mm512_fmadd_ps(before, _mm512_loadu_ps(scale + 16 * half), value);
+        const Floats before = load_floats(y + 16 * part);
+        value = fmadd(before, load_floats(scale + 16 * part), value);
       }
-      _mm512_storeu_ps(y + 16 * half, value);
+      store_floats(y + 16 * part, value);
     }
+  }
+}
+
+template <bool kDot, int kRows>
+DOT_TARGET void multiply(const float* x, long row_step, long step, const float* w, long count,
+                         const float* scale, float* y) {
+  constexpr int kParts = parts_at_once(kRows, kLanes / 16);
+  for (int lane = 0; lane < kLanes; lane += 16 * kParts) {
+    multiply_lanes<kDot, kRows, kParts>(x, row_step, step, w + lane, count,
+                                        scale == nullptr ? nullptr : scale + lane, y + lane);
   }
 }
 
@@ -59,8 +71,8 @@ constexpr Multiply kMultiply[] = {
 template <bool kDot>
 void multiply_rows(const float* x, long row_step, long step, const float* w, long count,
                    const float* scale, float* y, long rows) {
-  for (long row = 0; row < rows; row += kMaxRows) {
-    const long some = std::min<long>(kMaxRows, rows - row);
+  for (long row = 0; row < rows; row += kRowsAtOnce) {
+    const long some = std::min<long>(kRowsAtOnce, rows - row);
     kMultiply<kDot>[some](x + row * row_step, row_step, step, w, count, scale, y + row * kLanes);
   }
 }

@@ -67,20 +67,17 @@ struct Bfloat16Rows {
     return load_pairs(reinterpret_cast<const uint16_t*>(row) + i);
   }
   FMA_TARGET static Pairs load_query(const uint16_t* query) { return load_pairs(query); }
-  FMA_TARGET static void store(uint16_t* target, __m512 first, __m512 second) {
+  FMA_TARGET static void store(uint16_t* target, Floats first, Floats second) {
     store_pairs(target, first, second);
   }
   FMA_TARGET static Pairs load_sums(const float* sums) {
-    const __m512i even =
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
-    return {_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)};
+    const Floats low = load_floats(sums), high = load_floats(sums + 16);
+    return {evens(low, high), odds(low, high)};
   }
-  FMA_TARGET static __m512 widen(const uint8_t* row, long i) {
+  FMA_TARGET static Floats widen(const uint8_t* row, long i) {
     return load16(reinterpret_cast<const uint16_t*>(row) + i);
   }
-  FMA_TARGET static __m256i narrow(const uint8_t* row, long i) {
+  FMA_TARGET static Shorts narrow(const uint8_t* row, long i) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 2 * i));
   }
 };
@@ -96,36 +93,36 @@ struct EightBitRows {
   FMA_TARGET static Pairs load_query(const uint16_t* query) {
     return {load16(query), load16(query + 16)};
   }
-  FMA_TARGET static void store(uint16_t* target, __m512 first, __m512 second) {
+  FMA_TARGET static void store(uint16_t* target, Floats first, Floats second) {
     store16(target, first);
     store16(target + 16, second);
   }
   FMA_TARGET static Pairs load_sums(const float* sums) {
-    return {_mm512_loadu_ps(sums), _mm512_loadu_ps(sums + 16)};
+    return {load_floats(sums), load_floats(sums + 16)};
   }
-  FMA_TARGET static __m512 widen(const uint8_t* row, long i) { return Values::load(row + i); }
-  FMA_TARGET static __m256i narrow(const uint8_t* row, long i) {  // exact: at most 7 bits
+  FMA_TARGET static Floats widen(const uint8_t* row, long i) { return Values::load(row + i); }
+  FMA_TARGET static Shorts narrow(const uint8_t* row, long i) {  // exact: at most 7 bits
     return to_bfloat16(Values::load(row + i));
   }
 };
 
 struct Int8Values {
   static constexpr float kFactor = 1.0f;
-  FMA_TARGET static __m512 load(const uint8_t* source) {
-    __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  FMA_TARGET static Floats load(const uint8_t* source) {
+    Bytes bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return to_floats(widen_bytes(bytes));
   }
 };
 
 // e4m3's bits, shifted, are those of a float16 a 256th as large.
 struct Fp8Values {
   static constexpr float kFactor = 256.0f;
-  FMA_TARGET static __m512 load(const uint8_t* source) {
-    __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-    __m256i wide = _mm256_cvtepi8_epi16(bytes);
-    __m256i rest = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(0x3f80));
-    __m256i sign = _mm256_and_si256(wide, _mm256_set1_epi16(static_cast<short>(0x8000)));
-    return _mm512_cvtph_ps(_mm256_or_si256(rest, sign));
+  FMA_TARGET static Floats load(const uint8_t* source) {
+    Bytes bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    Shorts wide = _mm256_cvtepi8_epi16(bytes);
+    Shorts rest = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(0x3f80));
+    Shorts sign = _mm256_and_si256(wide, _mm256_set1_epi16(static_cast<short>(0x8000)));
+    return widen_halves(_mm256_or_si256(rest, sign));
   }
 };
 
@@ -135,32 +132,32 @@ using Fp8Rows = EightBitRows<Fp8Values>;
 // ---- writing ----
 
 // Round to nearest even; |value| ≤ 448. Below 2^-6 in steps of 2^-9, float32's at 2^14.
-FMA_TARGET inline __m128i to_e4m3(__m512 value) {
-  __m512i bits = _mm512_castps_si512(value);
-  __m512i size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
-  __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
-  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(size, 20), _mm512_set1_epi32(1));
-  __m512i up = _mm512_add_epi32(size, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7ffff)));
-  __m512i code = _mm512_sub_epi32(_mm512_srli_epi32(up, 20), _mm512_set1_epi32(120 << 3));
-  __m512 moved = _mm512_add_ps(_mm512_castsi512_ps(size), _mm512_set1_ps(16384.0f));
-  __m512i tiny = _mm512_sub_epi32(_mm512_castps_si512(moved), _mm512_set1_epi32(0x46800000));
-  __mmask16 is_tiny = _mm512_cmplt_epi32_mask(size, _mm512_set1_epi32(0x3c800000));
-  code = _mm512_or_si512(_mm512_mask_mov_epi32(code, is_tiny, tiny), sign);
-  return _mm512_cvtepi32_epi8(code);
+FMA_TARGET inline Bytes to_e4m3(Floats value) {
+  Words bits = bits_of(value);
+  Words size = and_words(bits, splat_word(0x7fffffff));
+  Words sign = and_words(shift_right(bits, 24), splat_word(0x80));
+  Words odd = and_words(shift_right(size, 20), splat_word(1));
+  Words up = add_words(size, add_words(odd, splat_word(0x7ffff)));
+  Words code = sub_words(shift_right(up, 20), splat_word(120 << 3));
+  Floats moved = add(floats_of(size), splat(16384.0f));
+  Words tiny = sub_words(bits_of(moved), splat_word(0x46800000));
+  Mask is_tiny = is_less(size, splat_word(0x3c800000));
+  code = or_words(select(is_tiny, tiny, code), sign);
+  return narrow_to_bytes(code);
 }
 
 // Write a head in 8 bits; size: a multiple of 16.
 FMA_TARGET inline void store_eight_bit(const uint16_t* x, long size, Format format, uint8_t* part,
                                        const Place& place) {
   const float largest = format == kInt8 ? 127.0f : 448.0f;
-  __m512 most = _mm512_setzero_ps();
-  __mmask16 is_nan = 0;
+  Floats most = zeros();
+  Mask unknown = none();
   for (long i = 0; i < size; i += 16) {
-    __m512 value = load16(x + i);
-    is_nan |= _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    most = _mm512_max_ps(most, _mm512_abs_ps(value));
+    Floats value = load16(x + i);
+    unknown = either(unknown, is_nan(value));
+    most = max_of(most, abs_of(value));
   }
-  const uint16_t bits = from_float(is_nan ? NAN : _mm512_reduce_max_ps(most) / largest);
+  const uint16_t bits = from_float(any(unknown) ? NAN : reduce_max(most) / largest);
   const float scale = to_float(bits);
   std::memcpy(part + place.scale, &bits, 2);
   uint8_t* row = part + place.row;
@@ -169,11 +166,11 @@ FMA_TARGET inline void store_eight_bit(const uint16_t* x, long size, Format form
     return;
   }
   for (long i = 0; i < size; i += 16) {
-    __m512 value = _mm512_div_ps(load16(x + i), _mm512_set1_ps(scale));
-    value = _mm512_max_ps(value, _mm512_set1_ps(-largest));
-    value = _mm512_min_ps(value, _mm512_set1_ps(largest));
-    __m128i bytes =
-        format == kInt8 ? _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(value)) : to_e4m3(value);
+    Floats value = div(load16(x + i), splat(scale));
+    value = max_of(value, splat(-largest));
+    value = min_of(value, splat(largest));
+    Bytes bytes =
+        format == kInt8 ? narrow_to_bytes(to_words(value)) : to_e4m3(value);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(row + i), bytes);
   }
 }

@@ -11,34 +11,34 @@
 namespace {
 
 FMA_TARGET inline float norm_scale(const uint16_t* x, long size, float eps) {
-  __m512 squares = _mm512_setzero_ps();
+  Floats squares = zeros();
   for (long i = 0; i < size; i += 16) {
-    __m512 value = load16(x + i);
-    squares = _mm512_fmadd_ps(value, value, squares);
+    Floats value = load16(x + i);
+    squares = fmadd(value, value, squares);
   }
-  return 1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / static_cast<float>(size) + eps);
+  return 1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(size) + eps);
 }
 
 FMA_TARGET inline void norm_row(const uint16_t* x, const uint16_t* weight, long size, float eps,
                          uint16_t* out) {
-  const __m512 scale = _mm512_set1_ps(norm_scale(x, size, eps));
+  const Floats scale = splat(norm_scale(x, size, eps));
   for (long i = 0; i < size; i += 16) {
-    store16(out + i, _mm512_mul_ps(_mm512_mul_ps(load16(x + i), scale), load16(weight + i)));
+    store16(out + i, mul(mul(load16(x + i), scale), load16(weight + i)));
   }
 }
 
 FMA_TARGET inline void add_row(const uint16_t* delta, long size, uint16_t* x) {
   for (long i = 0; i < size; i += 16) {
-    store16(x + i, _mm512_add_ps(load16(x + i), load16(delta + i)));
+    store16(x + i, add(load16(x + i), load16(delta + i)));
   }
 }
 
 FMA_TARGET inline void gate_row(const uint16_t* gate, const uint16_t* up, long size, uint16_t* out) {
-  const __m512 one = _mm512_set1_ps(1.0f);
+  const Floats one = splat(1.0f);
   for (long i = 0; i < size; i += 16) {
-    __m512 value = load16(gate + i);
-    __m512 below = _mm512_add_ps(one, exp16(_mm512_sub_ps(_mm512_setzero_ps(), value)));
-    store16(out + i, _mm512_mul_ps(_mm512_div_ps(value, below), load16(up + i)));
+    Floats value = load16(gate + i);
+    Floats below = add(one, exp16(sub(zeros(), value)));
+    store16(out + i, mul(div(value, below), load16(up + i)));
   }
 }
 
@@ -46,17 +46,17 @@ FMA_TARGET inline void gate_row(const uint16_t* gate, const uint16_t* up, long s
 FMA_TARGET inline void turn_head(const uint16_t* x, const uint16_t* weight, const uint16_t* cos,
                           const uint16_t* sin, long size, float eps, uint16_t* out) {
   const long half = size / 2;
-  const __m512 scale = _mm512_set1_ps(weight == nullptr ? 1.0f : norm_scale(x, size, eps));
+  const Floats scale = splat(weight == nullptr ? 1.0f : norm_scale(x, size, eps));
   for (long i = 0; i < half; i += 16) {
-    __m512 first = _mm512_mul_ps(load16(x + i), scale);
-    __m512 second = _mm512_mul_ps(load16(x + half + i), scale);
+    Floats first = mul(load16(x + i), scale);
+    Floats second = mul(load16(x + half + i), scale);
     if (weight != nullptr) {
-      first = _mm512_mul_ps(first, load16(weight + i));
-      second = _mm512_mul_ps(second, load16(weight + half + i));
+      first = mul(first, load16(weight + i));
+      second = mul(second, load16(weight + half + i));
     }
-    __m512 low = _mm512_fnmadd_ps(second, load16(sin + i), _mm512_mul_ps(first, load16(cos + i)));
-    __m512 high = _mm512_fmadd_ps(first, load16(sin + half + i),
-                                  _mm512_mul_ps(second, load16(cos + half + i)));
+    Floats low = fnmadd(second, load16(sin + i), mul(first, load16(cos + i)));
+    Floats high = fmadd(first, load16(sin + half + i),
+                                  mul(second, load16(cos + half + i)));
     store16(out + i, low);
     store16(out + half + i, high);
   }

@@ -1,4 +1,4 @@
-// Matrix products of few or many rows with bfloat16 weights, for CPUs with AVX-512.
+// Matrix products of few or many rows with bfloat16 weights, for CPUs with AVX-512 or AVX2.
 //
 // Owns the packed layout and its kernels; called through ctypes by library.py. Knows no Python and
 // no torch: plain pointers, OpenMP for threads (the runtime that torch has loaded, one pool).
@@ -41,14 +41,11 @@ void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y
 
 extern "C" {
 
-// Bit 0: `fma` runs on this processor, bit 1: `dot` does.
+// Bit 0: `fma` runs on this processor, bit 1: `dot` does, bit 2: what multiplies pairs does, if
+// without an instruction for it.
 int qwen_kernels() {
 #ifdef QWEN_X86
-  __builtin_cpu_init();
-  bool fma = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  bool dot = fma && __builtin_cpu_supports("avx512bf16");
-  return (fma ? 1 : 0) | (dot ? 2 : 0);
+  return (has_lanes() ? 1 : 0) | (has_dot() ? 2 : 0) | (multiplies_pairs() ? 4 : 0);
 #else
   return 0;
 #endif

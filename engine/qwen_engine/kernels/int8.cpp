@@ -17,9 +17,9 @@
 
 namespace {
 
-FMA_TARGET inline __m512 load_int8(const int8_t* source) {
-  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+FMA_TARGET inline Floats load_int8(const int8_t* source) {
+  Bytes bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+  return to_floats(widen_bytes(bytes));
 }
 
 inline void prefetch(const int8_t* w, const char* ahead) {
@@ -27,60 +27,64 @@ inline void prefetch(const int8_t* w, const char* ahead) {
   _mm_prefetch(ahead, _MM_HINT_T1);
 }
 
-// x: [in / 2][kRows][2] float32, at most 6 rows. Lanes are pairs of k for 8 columns: 4 sums each.
+// x: [in / 2][kRows][2] float32, at most 6 rows. Lanes are pairs of k for 8 columns: a panel has 4
+// such parts.
 template <int kRows>
-FMA_TARGET void fma_int8(const float* x, const int8_t* w, long in, const Output& out) {
-  __m512 sums[kRows][4];
-  for (int row = 0; row < kRows; ++row) {
-    for (int part = 0; part < 4; ++part) sums[row][part] = _mm512_setzero_ps();
-  }
-  const char* ahead = out.ahead;
-  for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows, ahead += out.ahead_step) {
-    prefetch(w, ahead);
-    __m512 weights[4];
-    for (int part = 0; part < 4; ++part) weights[part] = load_int8(w + 16 * part);
-    for (int row = 0; row < kRows; ++row) {
-      double pair;
-      std::memcpy(&pair, x + 2 * row, 8);
-      __m512 value = _mm512_castpd_ps(_mm512_set1_pd(pair));
-      for (int part = 0; part < 4; ++part) {
-        sums[row][part] = _mm512_fmadd_ps(value, weights[part], sums[row][part]);
+FMA_TARGET void fma_int8(const float* rows, const int8_t* values, long in, const Output& out) {
+  constexpr int kParts = parts_at_once(kRows, 4);
+  Floats all[kRows][4];
+  for (int first = 0; first < 4; first += kParts) {
+    Floats sums[kRows][kParts];
+    for (auto& row : sums) {
+      for (Floats& sum : row) sum = zeros();
+    }
+    const char* ahead = out.ahead;
+    const float* x = rows;
+    const int8_t* w = values;
+    for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows, ahead += out.ahead_step) {
+      prefetch(w, ahead);
+      Floats weights[kParts];
+      for (int part = 0; part < kParts; ++part) weights[part] = load_int8(w + 16 * (first + part));
+      for (int row = 0; row < kRows; ++row) {
+        double pair;
+        std::memcpy(&pair, x + 2 * row, 8);
+        const Floats value = splat_pair(pair);
+        for (int part = 0; part < kParts; ++part) {
+          sums[row][part] = fmadd(value, weights[part], sums[row][part]);
+        }
       }
     }
-  }
-  const __m512i even =
-      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  for (int row = 0; row < kRows; ++row) {
-    __m512 halves[2];
-    for (int half = 0; half < 2; ++half) {
-      __m512 first = sums[row][2 * half], second = sums[row][2 * half + 1];
-      halves[half] = _mm512_add_ps(_mm512_permutex2var_ps(first, even, second),
-                                   _mm512_permutex2var_ps(first, odd, second));
+    for (int row = 0; row < kRows; ++row) {
+      for (int part = 0; part < kParts; ++part) all[row][first + part] = sums[row][part];
     }
-    store_row(out, row, halves[0], halves[1]);
+  }
+  for (int row = 0; row < kRows; ++row) {
+    for (int half = 0; half < 2; ++half) {
+      const Floats one = all[row][2 * half], other = all[row][2 * half + 1];
+      store_columns(out, row, 16 * half, add(evens(one, other), odds(one, other)));
+    }
   }
 }
 
 // 32 int8 as bfloat16, in order.
-DOT_TARGET inline __m512bh widen_to_dot(const int8_t* source) {
-  return _mm512_cvtne2ps_pbh(load_int8(source + 16), load_int8(source));
+DOT_TARGET inline Words widen_to_dot(const int8_t* source) {
+  return to_pairs(load_int8(source), load_int8(source + 16));
 }
 
 // x: [in / 2][kRows] pairs of bfloat16.
 template <int kRows>
 DOT_TARGET void dot_int8(const float* pairs, const int8_t* w, long in, const Output& out) {
   const int32_t* x = reinterpret_cast<const int32_t*>(pairs);
-  __m512 sums[kRows][2];
-  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
+  Floats sums[kRows][2];
+  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = zeros();
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows, ahead += out.ahead_step) {
     prefetch(w, ahead);
-    __m512bh low = widen_to_dot(w), high = widen_to_dot(w + 32);
+    const Words low = widen_to_dot(w), high = widen_to_dot(w + 32);
     for (int row = 0; row < kRows; ++row) {
-      __m512bh value = reinterpret_cast<__m512bh>(_mm512_set1_epi32(x[row]));
-      sums[row][0] = _mm512_dpbf16_ps(sums[row][0], value, low);
-      sums[row][1] = _mm512_dpbf16_ps(sums[row][1], value, high);
+      const Words value = splat_word(x[row]);
+      sums[row][0] = dot(sums[row][0], value, low);
+      sums[row][1] = dot(sums[row][1], value, high);
     }
   }
   for (int row = 0; row < kRows; ++row) store_dot_row(out, row, sums[row][0], sums[row][1]);
@@ -99,8 +103,8 @@ constexpr Int8Kernel kDotInt8[] = {nullptr,      dot_int8<1>,  dot_int8<2>, dot_
 FMA_TARGET void widen_panel(const int8_t* w, long in, const float* factors, uint16_t* target) {
   for (long k = 0; k < in * kPanel; k += 2 * kPanel) {
     for (long i = 0; i < 2 * kPanel; i += 16) {
-      __m512 value = load_int8(w + k + i);
-      if (factors != nullptr) value = _mm512_mul_ps(value, _mm512_loadu_ps(factors + i));
+      Floats value = load_int8(w + k + i);
+      if (factors != nullptr) value = mul(value, load_floats(factors + i));
       store16(target + k + i, value);
     }
   }

@@ -25,11 +25,19 @@ WAYS: tuple[Kernel | Int8Way, ...] = (*get_args(Kernel), *INT8_WAYS)  # Way in p
 
 
 class NativeLibrary:
-    """The library's functions; `kernels` are those that this processor runs."""
+    """The library's functions.
+
+    Attributes:
+        kernels: those that this processor runs, and that are worth it.
+        multiplies_pairs: whether it runs products of pairs of bfloat16, by `dot`'s instruction or
+            by several others.
+    """
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
-        self.kernels: tuple[Kernel, ...] = _KERNELS[self._library.qwen_kernels()]
+        found = self._library.qwen_kernels()
+        self.kernels: tuple[Kernel, ...] = tuple(_KERNELS[bit] for bit in _KERNELS if found & bit)
+        self.multiplies_pairs = bool(found & 4)
         if self.kernels:
             for name, kinds in _SIGNATURES.items():
                 self.function(name, kinds)
@@ -45,14 +53,16 @@ class NativeLibrary:
 
     @classmethod
     def find(cls) -> Self | None:
-        """Return the library if it was built and this processor can use it."""
-        for path in Path(__file__).parent.glob("_native*.so"):
-            try:
-                library = cls(path)
-            except OSError as error:  # built for another system
-                log.warning("%s cannot be loaded: %s", path.name, error)
-                continue
-            return library if library.kernels else None
+        """Return the library with the widest lanes that was built and that this processor runs."""
+        for kind in ("avx512", "avx2"):
+            for path in Path(__file__).parent.glob(f"_native_{kind}.*.so"):
+                try:
+                    library = cls(path)
+                except OSError as error:  # built for another system
+                    log.warning("%s cannot be loaded: %s", path.name, error)
+                    continue
+                if library.kernels:
+                    return library
         return None
 
     def pack(self, weight: torch.Tensor) -> None:
@@ -249,7 +259,7 @@ _SIGNATURES = {
 }
 FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
 _SCALE_BYTES = 2  # beside a head in 8 bits
-_KERNELS: dict[int, tuple[Kernel, ...]] = {0: (), 1: ("fma",), 3: ("fma", "dot")}
+_KERNELS: dict[int, Kernel] = {1: "fma", 2: "dot"}  # bits of qwen_kernels()
 
 
 def can_pack(weight: torch.Tensor) -> bool:

@@ -9,15 +9,15 @@
 
 namespace {
 
-constexpr long kPanel = 32;            // output rows side by side
-constexpr int kMaxRows = 12;           // of x at once: 24 accumulators, 4 weights, the rest scratch
-constexpr long kChunkBytes = 3 << 17;  // of packed x: half of a 1 MiB L2 cache, the panel beside it
+constexpr long kPanel = 32;  // output rows side by side
 
 }  // namespace
 
 #ifdef QWEN_X86
 
 namespace {
+
+constexpr long kChunkBytes = kL2Bytes * 3 / 8;  // of packed x: the panel lies beside it
 
 struct Output {
   uint16_t* y;           // at the first of the panel's columns
@@ -39,28 +39,19 @@ inline void fetch_ahead(Output& out, const void* next, long in, long pair_bytes,
   out.ahead_step = (pair_bytes + num_blocks - 1) / num_blocks;
 }
 
-// Scale and bias, where there are any.
-FMA_TARGET inline void finish_row(const Output& out, __m512& low, __m512& high) {
-  if (out.scale != nullptr) {
-    low = _mm512_mul_ps(low, _mm512_loadu_ps(out.scale));
-    high = _mm512_mul_ps(high, _mm512_loadu_ps(out.scale + 16));
-  }
-  if (out.bias != nullptr) {
-    low = _mm512_add_ps(low, load16(out.bias));
-    high = _mm512_add_ps(high, load16(out.bias + 16));
-  }
+// Scale and bias of 16 columns, where there are any.
+LANES Floats finish(const Output& out, long column, Floats sums) {
+  if (out.scale != nullptr) sums = mul(sums, load_floats(out.scale + column));
+  if (out.bias != nullptr) sums = add(sums, load16(out.bias + column));
+  return sums;
 }
 
-FMA_TARGET inline void store_row(const Output& out, long row, __m512 low, __m512 high) {
-  finish_row(out, low, high);
-  store16(out.y + row * out.stride, low);
-  store16(out.y + row * out.stride + 16, high);
+LANES void store_columns(const Output& out, long row, long column, Floats sums) {
+  store16(out.y + row * out.stride + column, finish(out, column, sums));
 }
 
-DOT_TARGET inline void store_dot_row(const Output& out, long row, __m512 low, __m512 high) {
-  finish_row(out, low, high);
-  _mm512_storeu_si512(out.y + row * out.stride,
-                      reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+DOT_TARGET inline void store_dot_row(const Output& out, long row, Floats low, Floats high) {
+  store_words(out.y + row * out.stride, to_pairs(finish(out, 0, low), finish(out, 16, high)));
 }
 
 inline void prefetch_weights(const uint16_t* w, const char* ahead) {
@@ -70,49 +61,70 @@ inline void prefetch_weights(const uint16_t* w, const char* ahead) {
   _mm_prefetch(ahead + 64, _MM_HINT_T1);
 }
 
-// x: [in][kRows] float32; w: one panel. Two accumulators a row.
-template <int kRows>
-FMA_TARGET void fma_panel(const float* x, const uint16_t* w, long in, const Output& out) {
-  __m512 sums[kRows][2];
-  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
-  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+// x: [in][kRows] float32; w: one panel, of which `kParts` times 16 columns from `column` on.
+template <int kRows, int kParts>
+FMA_TARGET inline void fma_columns(const float* x, const uint16_t* w, long in, const Output& out,
+                                   long column) {
+  Floats sums[kRows][kParts];
+  for (auto& row : sums) {
+    for (Floats& sum : row) sum = zeros();
+  }
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows, ahead += out.ahead_step) {
     prefetch_weights(w, ahead);
-    __m512i low = _mm512_loadu_si512(w), high = _mm512_loadu_si512(w + kPanel);
-    __m512 even_low = _mm512_castsi512_ps(_mm512_slli_epi32(low, 16));
-    __m512 even_high = _mm512_castsi512_ps(_mm512_slli_epi32(high, 16));
-    for (int row = 0; row < kRows; ++row) {
-      __m512 value = _mm512_set1_ps(x[row]);
-      sums[row][0] = _mm512_fmadd_ps(value, even_low, sums[row][0]);
-      sums[row][1] = _mm512_fmadd_ps(value, even_high, sums[row][1]);
+    Words pairs[kParts];
+    Floats weights[kParts];
+    for (int part = 0; part < kParts; ++part) {
+      pairs[part] = load_words(w + 2 * (column + 16 * part));
+      weights[part] = floats_of(shift_left(pairs[part], 16));
     }
-    __m512 odd_low = _mm512_castsi512_ps(_mm512_and_si512(low, mask));
-    __m512 odd_high = _mm512_castsi512_ps(_mm512_and_si512(high, mask));
     for (int row = 0; row < kRows; ++row) {
-      __m512 value = _mm512_set1_ps(x[kRows + row]);
-      sums[row][0] = _mm512_fmadd_ps(value, odd_low, sums[row][0]);
-      sums[row][1] = _mm512_fmadd_ps(value, odd_high, sums[row][1]);
+      const Floats value = splat(x[row]);
+      for (int part = 0; part < kParts; ++part) {
+        sums[row][part] = fmadd(value, weights[part], sums[row][part]);
+      }
+    }
+    const uint16_t* again = w;
+    asm("" : "+r"(again));
+    for (int part = 0; part < kParts; ++part) {
+      weights[part] = floats_of(upper_halves(load_words(again + 2 * (column + 16 * part))));
+    }
+    for (int row = 0; row < kRows; ++row) {
+      const Floats value = splat(x[kRows + row]);
+      for (int part = 0; part < kParts; ++part) {
+        sums[row][part] = fmadd(value, weights[part], sums[row][part]);
+      }
     }
   }
-  for (int row = 0; row < kRows; ++row) store_row(out, row, sums[row][0], sums[row][1]);
+  for (int row = 0; row < kRows; ++row) {
+    for (int part = 0; part < kParts; ++part) {
+      store_columns(out, row, column + 16 * part, sums[row][part]);
+    }
+  }
+}
+
+template <int kRows>
+FMA_TARGET void fma_panel(const float* x, const uint16_t* w, long in, const Output& out) {
+  constexpr int kParts = parts_at_once(kRows, kPanel / 16);
+  for (long column = 0; column < kPanel; column += 16 * kParts) {
+    fma_columns<kRows, kParts>(x, w, in, out, column);
+  }
 }
 
 // x: [in / 2][kRows] pairs of bfloat16.
 template <int kRows>
 DOT_TARGET void dot_panel(const float* pairs, const uint16_t* w, long in, const Output& out) {
   const int32_t* x = reinterpret_cast<const int32_t*>(pairs);
-  __m512 sums[kRows][2];
-  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
+  Floats sums[kRows][2];
+  for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = zeros();
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows, ahead += out.ahead_step) {
     prefetch_weights(w, ahead);
-    __m512bh low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w));
-    __m512bh high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w + kPanel));
+    const Words low = load_words(w), high = load_words(w + kPanel);
     for (int row = 0; row < kRows; ++row) {
-      __m512bh value = reinterpret_cast<__m512bh>(_mm512_set1_epi32(x[row]));
-      sums[row][0] = _mm512_dpbf16_ps(sums[row][0], value, low);
-      sums[row][1] = _mm512_dpbf16_ps(sums[row][1], value, high);
+      const Words value = splat_word(x[row]);
+      sums[row][0] = dot(sums[row][0], value, low);
+      sums[row][1] = dot(sums[row][1], value, high);
     }
   }
   for (int row = 0; row < kRows; ++row) store_dot_row(out, row, sums[row][0], sums[row][1]);

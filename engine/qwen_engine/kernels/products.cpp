@@ -16,16 +16,16 @@ namespace {
 
 // [rows][in] → [in / 2][rows] pairs, 16 pairs of all rows at once.
 FMA_TARGET void pack_pairs(const uint16_t* x, long stride, int rows, long in, float* packed) {
-  const __mmask16 wanted = static_cast<__mmask16>((1 << rows) - 1);
+  const First wanted = first_lanes(rows);
   const long num_pairs = in / 2, whole = rows == 1 ? 0 : num_pairs / 16 * 16;
   for (long pair = 0; pair < whole; pair += 16) {
-    __m512i lanes[16];
+    Words lanes[16];
     for (int row = 0; row < 16; ++row) {
-      lanes[row] = _mm512_loadu_si512(x + std::min(row, rows - 1) * stride + 2 * pair);
+      lanes[row] = load_words(x + std::min(row, rows - 1) * stride + 2 * pair);
     }
     transpose(lanes);
     for (int i = 0; i < 16; ++i) {
-      _mm512_mask_storeu_epi32(packed + (pair + i) * rows, wanted, lanes[i]);
+      store_some_words(packed + (pair + i) * rows, wanted, lanes[i]);
     }
   }
   for (int row = 0; row < rows; ++row) {
@@ -80,14 +80,14 @@ void multiply(const float* packed, long rows, const Weight& weight, Way way, boo
               uint16_t* y, long stride) {
   const Blocks blocks(rows, way);
   const long row_bytes = packed_width(weight.in, way) * 4;
-  const long per_chunk = kChunkBytes / (row_bytes * kMaxRows) + 1;  // blocks
+  const long per_chunk = kChunkBytes / (row_bytes * kRowsAtOnce) + 1;  // blocks
   const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
   const long num_panels = weight.out / kPanel / (is_gated ? 2 : 1);
   // Few panels at once, so that no thread waits long for another's; but with few rows memory is
   // what counts, and it is read in order.
   const long share = num_panels / (8 * omp_get_num_threads()) + 1;
   const long grain = rows > 64 ? std::min<long>(share, 4) : share;
-  const long chunk_rows = std::min<long>(rows, per_chunk * kMaxRows);
+  const long chunk_rows = std::min<long>(rows, per_chunk * kRowsAtOnce);
   const long wide = is_widened(way) ? kPanel * weight.in : 0;
   uint16_t* room = room_for(wide + (is_gated ? chunk_rows * 2 * kPanel : 0));
   uint16_t* both = room + wide;

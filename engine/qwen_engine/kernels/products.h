@@ -6,7 +6,11 @@
 
 #pragma once
 
-#include <cstdint>
+#include <algorithm>
+
+#include "vector.h"
+
+#ifdef QWEN_X86
 
 namespace qwen {
 
@@ -27,7 +31,7 @@ struct Weight {          // [out, in], out a multiple of kPanel
 struct Blocks {
   long num_rows, count;
   Blocks(long rows, Way way) : num_rows(rows) {
-    const long most = way == kInt8Fma ? 6 : 12;
+    const long most = way == kInt8Fma ? std::min(6, kRowsAtOnce) : kRowsAtOnce;
     count = (rows + most - 1) / most;
   }
   long start(long index) const { return num_rows * index / count; }
@@ -37,7 +41,7 @@ struct Blocks {
 // What a packed row takes, in float32.
 inline long packed_width(long in, Way way) { return is_dot(way) ? in / 2 : in; }
 
-// Bring at most 12 rows of x, `stride` apart, into the form that the way's kernels take.
+// Bring some rows of x, `stride` apart, into the form that the way's kernels take.
 void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, float* packed);
 
 // Pack all rows of x; a barrier at the end.
@@ -62,3 +66,5 @@ void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y
 void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, long stride);
 
 }  // namespace qwen
+
+#endif  // QWEN_X86

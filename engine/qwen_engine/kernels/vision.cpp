@@ -17,17 +17,17 @@
 namespace {
 
 // x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, by 1 + tanh(u) = 2 / (1 + e^-2u).
-FMA_TARGET inline __m512 gelu16(__m512 x) {
-  __m512 inner = _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(-2 * 0.7978845608f * 0.044715f),
-                                 _mm512_set1_ps(-2 * 0.7978845608f));
-  __m512 below = _mm512_add_ps(_mm512_set1_ps(1.0f), exp16(_mm512_mul_ps(x, inner)));
-  return _mm512_div_ps(x, below);
+FMA_TARGET inline Floats gelu16(Floats x) {
+  Floats inner = fmadd(mul(x, x), splat(-2 * 0.7978845608f * 0.044715f),
+                                 splat(-2 * 0.7978845608f));
+  Floats below = add(splat(1.0f), exp16(mul(x, inner)));
+  return div(x, below);
 }
 
 template <typename T>
 FMA_TARGET void gelu(T* x, long count) {
   for (long i = 0; i < count; i += 16) {
-    const __mmask16 mask = first_lanes(count - i);
+    const First mask = first_lanes(count - i);
     store_some(x + i, mask, gelu16(load_some(x + i, mask)));
   }
 }
@@ -36,29 +36,29 @@ FMA_TARGET void gelu(T* x, long count) {
 template <typename T>
 FMA_TARGET void layer_norm(T* x, const T* delta, const T* weight, const T* bias, long size,
                            float eps, T* out) {
-  __m512 sum = _mm512_setzero_ps();
+  Floats sum = zeros();
   for (long i = 0; i < size; i += 16) {
-    const __mmask16 mask = first_lanes(size - i);
-    __m512 value = load_some(x + i, mask);
+    const First mask = first_lanes(size - i);
+    Floats value = load_some(x + i, mask);
     if (delta != nullptr) {
-      store_some(x + i, mask, _mm512_add_ps(value, load_some(delta + i, mask)));
+      store_some(x + i, mask, add(value, load_some(delta + i, mask)));
       value = load_some(x + i, mask);
     }
-    sum = _mm512_add_ps(sum, value);
+    sum = add(sum, value);
   }
-  const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / static_cast<float>(size));
-  __m512 squares = _mm512_setzero_ps();
+  const Floats mean = splat(reduce_add(sum) / static_cast<float>(size));
+  Floats squares = zeros();
   for (long i = 0; i < size; i += 16) {
-    const __mmask16 mask = first_lanes(size - i);
-    __m512 value = _mm512_maskz_sub_ps(mask, load_some(x + i, mask), mean);
-    squares = _mm512_fmadd_ps(value, value, squares);
+    const First mask = first_lanes(size - i);
+    Floats value = keep_first(mask, sub(load_some(x + i, mask), mean));
+    squares = fmadd(value, value, squares);
   }
-  const float variance = _mm512_reduce_add_ps(squares) / static_cast<float>(size);
-  const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(variance + eps));
+  const float variance = reduce_add(squares) / static_cast<float>(size);
+  const Floats scale = splat(1.0f / std::sqrt(variance + eps));
   for (long i = 0; i < size; i += 16) {
-    const __mmask16 mask = first_lanes(size - i);
-    __m512 value = _mm512_mul_ps(_mm512_sub_ps(load_some(x + i, mask), mean), scale);
-    value = _mm512_fmadd_ps(value, load_some(weight + i, mask), load_some(bias + i, mask));
+    const First mask = first_lanes(size - i);
+    Floats value = mul(sub(load_some(x + i, mask), mean), scale);
+    value = fmadd(value, load_some(weight + i, mask), load_some(bias + i, mask));
     store_some(out + i, mask, value);
   }
 }
@@ -68,20 +68,20 @@ template <typename T>
 FMA_TARGET void turn(const T* x, const float* cos, const float* sin, long size, T* out) {
   const long half = size / 2;
   for (long i = 0; i < half; i += 16) {
-    const __mmask16 mask = first_lanes(half - i);
-    __m512 first = load_some(x + i, mask), second = load_some(x + half + i, mask);
-    __m512 c = load_some(cos + i, mask), s = load_some(sin + i, mask);
-    store_some(out + i, mask, _mm512_fnmadd_ps(second, s, _mm512_mul_ps(first, c)));
-    store_some(out + half + i, mask, _mm512_fmadd_ps(first, s, _mm512_mul_ps(second, c)));
+    const First mask = first_lanes(half - i);
+    Floats first = load_some(x + i, mask), second = load_some(x + half + i, mask);
+    Floats c = load_some(cos + i, mask), s = load_some(sin + i, mask);
+    store_some(out + i, mask, fnmadd(second, s, mul(first, c)));
+    store_some(out + half + i, mask, fmadd(first, s, mul(second, c)));
   }
 }
 
 FMA_TARGET void interleave(const uint16_t* even, const uint16_t* odd, long size, uint16_t* out) {
   for (long i = 0; i < size; i += 16) {
-    const __mmask16 mask = first_lanes(size - i);
-    __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + i));
-    __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd + i));
-    _mm512_mask_storeu_epi32(out + 2 * i, mask, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+    const First mask = first_lanes(size - i);
+    Words low = widen(load_some_shorts(even + i, mask));
+    Words high = widen(load_some_shorts(odd + i, mask));
+    store_some_words(out + 2 * i, mask, or_words(low, shift_left(high, 16)));
   }
 }
 

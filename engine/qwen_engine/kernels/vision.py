@@ -19,12 +19,12 @@ class VisionLibrary:
         self._gelu = library.function("qwen_vision_gelu", "ipni")
         self._turn = library.function("qwen_vision_turn", "ippppnnnnni")
         self._attend = library.function("qwen_vision_attend", "ippnnnnnnni")
-        self._has_dot = "dot" in library.kernels
+        self._multiplies_pairs = library.multiplies_pairs
 
     def runs(self, dtype: torch.dtype, head_dim: int) -> bool:
         """Say whether this processor computes a tower of this kind."""
         if dtype == torch.bfloat16:  # pairs of a head's halves
-            return self._has_dot and head_dim % 4 == 0
+            return self._multiplies_pairs and head_dim % 4 == 0
         return dtype == torch.float32
 
     def norm(

@@ -22,21 +22,21 @@ constexpr float kLogE = 1.44269504088896341f;
 // 2^x for x ≤ 0 by Taylor's terms of 2^r, |r| ≤ 1/2: to 2e-7 of it, or where the result is rounded
 // to bfloat16 anyway to 4e-5.
 template <bool kRough>
-FMA_TARGET inline __m512 exp2_16(__m512 x) {
-  x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));
-  __m512 n = _mm512_roundscale_ps(x, 0);
-  __m512 r = _mm512_sub_ps(x, n);
-  __m512 p = _mm512_set1_ps(9.6181291076e-3f);
+FMA_TARGET inline Floats exp2_16(Floats x) {
+  x = max_of(x, splat(-126.0f));
+  Floats n = round_even(x);
+  Floats r = sub(x, n);
+  Floats p = splat(9.6181291076e-3f);
   if constexpr (!kRough) {
-    p = _mm512_set1_ps(1.5403530393e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3333558146e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291076e-3f));
+    p = splat(1.5403530393e-4f);
+    p = fmadd(p, r, splat(1.3333558146e-3f));
+    p = fmadd(p, r, splat(9.6181291076e-3f));
   }
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504108665e-2f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022650696e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718056e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(p, n);
+  p = fmadd(p, r, splat(5.5504108665e-2f));
+  p = fmadd(p, r, splat(2.4022650696e-1f));
+  p = fmadd(p, r, splat(6.9314718056e-1f));
+  p = fmadd(p, r, splat(1.0f));
+  return times_power(p, n);
 }
 
 struct Frame {  // one head of one frame; rows are counted in units of 32 bits
@@ -53,15 +53,15 @@ struct Panels {  // what a thread keeps of its queries
 FMA_TARGET void load_queries(const float* rows, long num_rows, long units, float* target) {
   for (long half = 0; half < kLanes; half += 16) {
     for (long i = 0; i < units; i += 16) {
-      const __mmask16 mask = first_lanes(units - i);
-      __m512i block[16];
+      const First mask = first_lanes(units - i);
+      Words block[16];
       for (long lane = 0; lane < 16; ++lane) {
         const float* row = rows + std::min(half + lane, num_rows - 1) * units;
-        block[lane] = _mm512_maskz_loadu_epi32(mask, row + i);
+        block[lane] = load_some_words(row + i, mask);
       }
       transpose(block);
       for (long k = 0; k < std::min<long>(16, units - i); ++k) {
-        _mm512_storeu_si512(target + (i + k) * kLanes + half, block[k]);
+        store_words(target + (i + k) * kLanes + half, block[k]);
       }
     }
   }
@@ -71,35 +71,35 @@ FMA_TARGET void load_queries(const float* rows, long num_rows, long units, float
 template <bool kDot>
 FMA_TARGET void to_shares(float* scores, long count, float scale, float* most, float* total,
                           float* shrink) {
-  const __m512 factor = _mm512_set1_ps(scale * kLogE);
+  const Floats factor = splat(scale * kLogE);
   for (int half = 0; half < kLanes; half += 16) {
     float* x = scores + half;
-    __m512 before = _mm512_loadu_ps(most + half), now = before;
-    for (long key = 0; key < count; ++key) now = _mm512_max_ps(now, _mm512_loadu_ps(x + key * kLanes));
-    const __m512 offset = _mm512_mul_ps(now, factor);
-    __m512 added = _mm512_setzero_ps();
+    Floats before = load_floats(most + half), now = before;
+    for (long key = 0; key < count; ++key) now = max_of(now, load_floats(x + key * kLanes));
+    const Floats offset = mul(now, factor);
+    Floats added = zeros();
     for (long key = 0; key < count; key += 2) {
-      __m512 even = _mm512_loadu_ps(x + key * kLanes), odd = _mm512_loadu_ps(x + (key + 1) * kLanes);
-      even = exp2_16<kDot>(_mm512_fmsub_ps(even, factor, offset));
-      odd = exp2_16<kDot>(_mm512_fmsub_ps(odd, factor, offset));
-      added = _mm512_add_ps(added, _mm512_add_ps(even, odd));
+      Floats even = load_floats(x + key * kLanes), odd = load_floats(x + (key + 1) * kLanes);
+      even = exp2_16<kDot>(fmsub(even, factor, offset));
+      odd = exp2_16<kDot>(fmsub(odd, factor, offset));
+      added = add(added, add(even, odd));
       if constexpr (kDot) {  // over scores already read
-        const __m512i half_up = _mm512_set1_epi32(0x8000);
-        __m512i low = _mm512_add_epi32(_mm512_castps_si512(even), half_up);
-        __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half_up);
-        high = _mm512_and_si512(high, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
-        low = _mm512_or_si512(_mm512_srli_epi32(low, 16), high);
-        _mm512_storeu_si512(x + key / 2 * kLanes, low);
+        const Words half_up = splat_word(0x8000);
+        Words low = add_words(bits_of(even), half_up);
+        Words high = add_words(bits_of(odd), half_up);
+        high = and_words(high, splat_word(static_cast<int>(0xffff0000)));
+        low = or_words(shift_right(low, 16), high);
+        store_words(x + key / 2 * kLanes, low);
       } else {
-        _mm512_storeu_ps(x + key * kLanes, even);
-        _mm512_storeu_ps(x + (key + 1) * kLanes, odd);
+        store_floats(x + key * kLanes, even);
+        store_floats(x + (key + 1) * kLanes, odd);
       }
     }
-    const __m512 less = exp2_16<kDot>(_mm512_fmsub_ps(before, factor, offset));
-    __m512 sum = _mm512_fmadd_ps(_mm512_loadu_ps(total + half), less, added);
-    _mm512_storeu_ps(total + half, sum);
-    _mm512_storeu_ps(most + half, now);
-    _mm512_storeu_ps(shrink + half, less);
+    const Floats less = exp2_16<kDot>(fmsub(before, factor, offset));
+    Floats sum = fmadd(load_floats(total + half), less, added);
+    store_floats(total + half, sum);
+    store_floats(most + half, now);
+    store_floats(shrink + half, less);
   }
 }
 
@@ -108,17 +108,17 @@ template <typename T>
 FMA_TARGET void store_sums(const float* sums, const float* total, long size, long num_rows,
                            T* output, long stride) {
   for (long half = 0; half < kLanes && half < num_rows; half += 16) {
-    const __m512 share = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_loadu_ps(total + half));
+    const Floats share = div(splat(1.0f), load_floats(total + half));
     for (long i = 0; i < size; i += 16) {
-      __m512i block[16];
+      Words block[16];
       for (long k = 0; k < 16; ++k) {  // what is beyond the head is read but not stored
         const float* row = sums + std::min(i + k, size - 1) * kLanes + half;
-        block[k] = _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(row), share));
+        block[k] = bits_of(mul(load_floats(row), share));
       }
       transpose(block);
       for (long lane = 0; lane < std::min<long>(16, num_rows - half); ++lane) {
         store_some(output + (half + lane) * stride + i, first_lanes(size - i),
-                   _mm512_castsi512_ps(block[lane]));
+                   floats_of(block[lane]));
       }
     }
   }
@@ -193,7 +193,8 @@ void attend_frames(const T* heads, long num_heads, long total, long size, long f
 extern "C" {
 
 // Queries `first` … first + rows see their frames, of frame_rows each, from row `seen` on: whole
-// frames, or a part of one. bfloat16 only where qwen_kernels() names `dot`.
+// frames, or a part of one. bfloat16 only where qwen_kernels() says
+// that pairs are multiplied.
 // output: [rows][num_heads · size].
 void qwen_vision_attend(int is_wide, const void* heads, void* output, long num_heads, long total,
                         long size, long first, long rows, long seen, long frame_rows,

@@ -72,7 +72,9 @@ def _measure_rows(
                 for runner in runners:
                     if row.needs_batching and not runner.engine.has_batching:
                         continue
-                    value = row.measure(runner.run, random.Random(repeat))
+                    # Each row its own prompts: else its first words would be another's, and cached.
+                    source = random.Random(f"{row.name} {repeat}")
+                    value = row.measure(runner.run, source)
                     samples[row.name][runner.engine.name].append(value)
                     print(f"{row.name}: {runner.engine.name} {value:.3f}", file=sys.stderr)
     return samples, ceilings

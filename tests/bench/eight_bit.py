@@ -86,7 +86,7 @@ def main() -> None:
         found: dict[str, list[float]] = {name: [] for name in runs}
         for repeat in range(arguments.repeats):
             for name, run in runs.items():
-                found[name].append(row.measure(run, random.Random(repeat)))
+                found[name].append(row.measure(run, random.Random(f"{row.name} {repeat}")))
         medians = {name: median(values) for name, values in found.items()}
         ratios = {
             n: median(a / b for a, b in zip(v, found["bfloat16"], strict=True))

@@ -160,7 +160,7 @@ def _compile_imported() -> None:
             "    prefix = package.__name__ + '.'",
             "    for module in pkgutil.walk_packages(package.__path__, prefix):",
             # Not Python: kernels/library.py loads it by ctypes.
-            "        if not module.name.endswith(('.__main__', '._native_avx512', '._native_avx2')):",
+            "        if not module.name.endswith('.__main__') and '._native_' not in module.name:",
             "            importlib.import_module(module.name)",
         ]
     )

@@ -88,7 +88,8 @@ def _measure_ceilings() -> Any:
 
 def _measure_servers(engines: list[Engine], model: Path) -> dict[str, dict[str, float]]:
     commands = [our_server(model)]
-    commands += [vllm_server(e, model) for e in engines if e.name == "vllm bfloat16"]
+    # In the first precision only: bfloat16, unless another was asked for.
+    commands += [vllm_server(e, model) for e in engines if e.name.startswith("vllm")][:1]
     return {command.name: measure_server(command) for command in commands}
 
 

@@ -63,7 +63,7 @@ def _all(name: str, model: Path) -> list[Engine]:
     if name == "vllm":
         return [
             Engine(f"vllm {dtype}", python, "vllm_cpu", (str(model), dtype), _vllm_settings(python))
-            for dtype in ("bfloat16", "float16")
+            for dtype in ("bfloat16", "float16", "float32")
         ]
     if name == "openvino":
         exported = peers_dir() / f"{model.name}-openvino"

@@ -41,8 +41,8 @@ def our_server(model: Path) -> ServerCommand:
 
 def vllm_server(engine: Engine, model: Path) -> ServerCommand:
     words = (str(engine.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
-             "--dtype", "bfloat16", "--max-model-len", "4096", "--max-num-seqs", "32",
-             "--host", "127.0.0.1")  # fmt: skip
+             "--dtype", engine.name.split(" ")[1], "--max-model-len", "4096",
+             "--max-num-seqs", "32", "--host", "127.0.0.1")  # fmt: skip
     return ServerCommand(engine.name, words, "/health", engine.environment)
 
 

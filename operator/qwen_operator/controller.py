@@ -21,6 +21,7 @@ from qwen_operator.contract_check import ContractCheck
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
 from qwen_operator.events import build_events
 from qwen_operator.gpu_nodes import GpuNodes
+from qwen_operator.guards import fetch_guards
 from qwen_operator.observed import Observed
 from qwen_operator.outlets import Outlets
 from qwen_operator.pods import parse_pods
@@ -226,6 +227,7 @@ class Controller:
         contract = None
         if view is not None and view.replicas is not None:
             contract = await self._contract.ask(key, autoscaler, scaled_object)
+        budget, policy, others = await fetch_guards(self._cluster, key, resource["spec"])
         on_gpu = ((resource["spec"].get("gpu") or {}).get("count", 1)) != 0
         return Observed(
             deployment=deployment,
@@ -235,6 +237,10 @@ class Controller:
             scaled_object=scaled_object,
             activation=activation,
             inference_pool=await self._fetch_if(has_pools, api.INFERENCE_POOL, key),
+            budget=budget,
+            other_budgets=others,
+            network_policy=policy,
+            engine_peers=self._settings.engine_peers,
             is_keda_there=has_keda,
             are_pools_there=has_pools,
             figures_url=self._outlets.figures_url(*key),

@@ -31,6 +31,8 @@ _CHILDREN = (
     ("", "v1", "services"),
     ("", "v1", "serviceaccounts"),
     ("autoscaling", "v2", "horizontalpodautoscalers"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
     ("discovery.k8s.io", "v1", "endpointslices"),
 )
 _RETRY_SECONDS = 5.0

@@ -209,14 +209,18 @@ class Controller:
         selector = f"{names.OWNER_LABEL}={name}"
         scaling = resource["spec"].get("autoscaling") or {}
         may_be_zero = self._settings.has_activator and scaling.get("minReplicas") == 0
-        deployment, service, account, autoscaler, pods, activation = await asyncio.gather(
-            self._cluster.fetch(api.DEPLOYMENT, namespace, name),
-            self._cluster.fetch(api.SERVICE, namespace, name),
-            self._cluster.fetch(api.SERVICE_ACCOUNT, namespace, name),
-            self._cluster.fetch(api.AUTOSCALER, namespace, name),
-            self._cluster.fetch_all(api.POD, namespace, selector=selector),
-            self._fetch_if(may_be_zero, api.ENDPOINT_SLICE, key),
+        children, (budget, policy, others) = await asyncio.gather(
+            asyncio.gather(
+                self._cluster.fetch(api.DEPLOYMENT, namespace, name),
+                self._cluster.fetch(api.SERVICE, namespace, name),
+                self._cluster.fetch(api.SERVICE_ACCOUNT, namespace, name),
+                self._cluster.fetch(api.AUTOSCALER, namespace, name),
+                self._cluster.fetch_all(api.POD, namespace, selector=selector),
+                self._fetch_if(may_be_zero, api.ENDPOINT_SLICE, key),
+            ),
+            fetch_guards(self._cluster, key, resource["spec"]),
         )
+        deployment, service, account, autoscaler, pods, activation = children
         has_keda, has_pools = await self._keda.is_there(), await self._pools.is_there()
         facts = parse_pods(pods)
         await self._readings.follow(key, facts)
@@ -227,7 +231,6 @@ class Controller:
         contract = None
         if view is not None and view.replicas is not None:
             contract = await self._contract.ask(key, autoscaler, scaled_object)
-        budget, policy, others = await fetch_guards(self._cluster, key, resource["spec"])
         on_gpu = ((resource["spec"].get("gpu") or {}).get("count", 1)) != 0
         return Observed(
             deployment=deployment,

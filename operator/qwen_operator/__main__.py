@@ -11,8 +11,6 @@ import logging
 import os
 import sys
 
-import kopf
-
 from qwen_operator import self_test
 from qwen_operator.activator.run import parse_activator_settings
 from qwen_operator.activator.run import run as run_activator
@@ -22,6 +20,7 @@ from qwen_operator.errors import SettingsError
 from qwen_operator.handlers import build_kopf_settings, build_registry
 from qwen_operator.http_cluster import HttpCluster
 from qwen_operator.settings import Settings, parse_settings
+from qwen_operator.watches import watch
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +49,11 @@ async def run(settings: Settings) -> None:
     where = ", ".join(settings.namespaces) or "all namespaces"
     logger.info("serving QwenDeployments in %s with engine image %s", where, settings.engine_image)
     try:
-        await kopf.operator(
-            registry=build_registry(controller, cluster, settings),
-            settings=build_kopf_settings(),
-            standalone=True,
-            clusterwide=not settings.namespaces,
+        await watch(
+            build_registry(controller, cluster, settings),
+            build_kopf_settings(),
             namespaces=settings.namespaces,
-            liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+            health_port=settings.health_port,
         )
     finally:
         await cluster.close()

@@ -40,6 +40,8 @@ EVENT = Kind("v1", "Event", "events")
 AUTOSCALER = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 SCALED_OBJECT = Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects")
 ENDPOINT_SLICE = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 INFERENCE_POOL = Kind("inference.networking.k8s.io/v1", "InferencePool", "inferencepools")
 API_SERVICE = Kind("apiregistration.k8s.io/v1", "APIService", "apiservices")
 CLUSTER_ROLE = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
@@ -47,7 +49,7 @@ CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 CRD = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
 _APPLIED = (
     QWEN_DEPLOYMENT, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, AUTOSCALER, SCALED_OBJECT,
-    ENDPOINT_SLICE, INFERENCE_POOL, API_SERVICE, CRD,
+    ENDPOINT_SLICE, INFERENCE_POOL, BUDGET, NETWORK_POLICY, API_SERVICE, CRD,
 )  # fmt: skip
 KINDS = {kind.kind: kind for kind in _APPLIED}
 

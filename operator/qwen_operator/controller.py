@@ -21,6 +21,7 @@ from qwen_operator.contract_check import ContractCheck
 from qwen_operator.errors import ApiError, OperatorError, RefusedError, UnavailableError
 from qwen_operator.events import build_events
 from qwen_operator.gpu_nodes import GpuNodes
+from qwen_operator.guards import fetch_guards
 from qwen_operator.observed import Observed
 from qwen_operator.outlets import Outlets
 from qwen_operator.pods import parse_pods
@@ -208,14 +209,18 @@ class Controller:
         selector = f"{names.OWNER_LABEL}={name}"
         scaling = resource["spec"].get("autoscaling") or {}
         may_be_zero = self._settings.has_activator and scaling.get("minReplicas") == 0
-        deployment, service, account, autoscaler, pods, activation = await asyncio.gather(
-            self._cluster.fetch(api.DEPLOYMENT, namespace, name),
-            self._cluster.fetch(api.SERVICE, namespace, name),
-            self._cluster.fetch(api.SERVICE_ACCOUNT, namespace, name),
-            self._cluster.fetch(api.AUTOSCALER, namespace, name),
-            self._cluster.fetch_all(api.POD, namespace, selector=selector),
-            self._fetch_if(may_be_zero, api.ENDPOINT_SLICE, key),
+        children, (budget, policy, others) = await asyncio.gather(
+            asyncio.gather(
+                self._cluster.fetch(api.DEPLOYMENT, namespace, name),
+                self._cluster.fetch(api.SERVICE, namespace, name),
+                self._cluster.fetch(api.SERVICE_ACCOUNT, namespace, name),
+                self._cluster.fetch(api.AUTOSCALER, namespace, name),
+                self._cluster.fetch_all(api.POD, namespace, selector=selector),
+                self._fetch_if(may_be_zero, api.ENDPOINT_SLICE, key),
+            ),
+            fetch_guards(self._cluster, key, resource["spec"]),
         )
+        deployment, service, account, autoscaler, pods, activation = children
         has_keda, has_pools = await self._keda.is_there(), await self._pools.is_there()
         facts = parse_pods(pods)
         await self._readings.follow(key, facts)
@@ -235,6 +240,10 @@ class Controller:
             scaled_object=scaled_object,
             activation=activation,
             inference_pool=await self._fetch_if(has_pools, api.INFERENCE_POOL, key),
+            budget=budget,
+            other_budgets=others,
+            network_policy=policy,
+            engine_peers=self._settings.engine_peers,
             is_keda_there=has_keda,
             are_pools_there=has_pools,
             figures_url=self._outlets.figures_url(*key),

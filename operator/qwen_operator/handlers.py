@@ -22,6 +22,7 @@ from qwen_operator.crd import apply_crd
 from qwen_operator.credentials import find_credentials
 from qwen_operator.errors import RefusedError, UnavailableError
 from qwen_operator.settings import Settings
+from qwen_operator.watches import quiet_settings
 
 Json = Mapping[str, Any]
 _CHILDREN = (
@@ -30,6 +31,8 @@ _CHILDREN = (
     ("", "v1", "services"),
     ("", "v1", "serviceaccounts"),
     ("autoscaling", "v2", "horizontalpodautoscalers"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
     ("discovery.k8s.io", "v1", "endpointslices"),
 )
 _RETRY_SECONDS = 5.0
@@ -38,12 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 def build_kopf_settings() -> kopf.OperatorSettings:
-    """Return kopf's settings: no peering, no own events, no look at what it need not see."""
-    settings = kopf.OperatorSettings()
-    settings.peering.standalone = True  # the chart runs one replica, replaced by Recreate
-    settings.posting.enabled = False  # `events` are ours
-    settings.scanning.disabled = True  # no rights on namespaces and CRDs are needed
-    settings.networking.request_timeout = 30
+    """Return kopf's settings: children are watched by their label, and nothing is stored."""
+    settings = quiet_settings()
     settings.process.ultimate_exiting_timeout = 10
     for group, version, plural in _CHILDREN:
         settings.watching.label_selectors[group, version, plural] = names.OWNER_LABEL

@@ -21,6 +21,9 @@ class Observed:
 
     Attributes:
         activation: the activator's EndpointSlice.
+        budget: the PodDisruptionBudget.
+        other_budgets: those of others in the namespace, where one is wanted.
+        engine_peers: who must reach engines, as in a NetworkPolicy's `from`.
         is_keda_there: ScaledObjects are served.
         are_pools_there: InferencePools are served.
         figures_url: where KEDA may ask for this QwenDeployment's figures; None for nowhere.
@@ -35,6 +38,10 @@ class Observed:
     scaled_object: Json | None = None
     activation: Json | None = None
     inference_pool: Json | None = None
+    budget: Json | None = None
+    other_budgets: tuple[Json, ...] = ()
+    network_policy: Json | None = None
+    engine_peers: tuple[Json, ...] = ()
     is_keda_there: bool = False
     are_pools_there: bool = False
     figures_url: str | None = None
@@ -59,4 +66,6 @@ class Observed:
             scaled_object=ours(self.scaled_object),
             activation=ours(self.activation),
             inference_pool=ours(self.inference_pool),
+            budget=ours(self.budget),
+            network_policy=ours(self.network_policy),
         )

@@ -15,6 +15,7 @@ from qwen_operator.contract import AGAIN_SECONDS
 from qwen_operator.decision import Decision, Refusal, decide
 from qwen_operator.errors import InvalidSpecError
 from qwen_operator.events import Notice, edge_notices, notices, scaling_notices, warnings
+from qwen_operator.guard_kinds import superfluous_guards, wanted_budget, wanted_policy
 from qwen_operator.node_facts import NodeFacts
 from qwen_operator.observed import Observed
 from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults
@@ -92,20 +93,26 @@ def reconcile(
         deployment=mine.deployment,
         pods=parse_pods(mine.pods) if mine.deployment else (),
         readings=mine.readings,
-        failure=_taken(observed, mine, owner.name),
+        failure=_taken(spec, observed, mine, owner.name),
         warnings=_crowding(spec, verdict, mine.nodes),
         autoscaling=spec.autoscaling if spec else None,
         scaling=view_of(spec, observed, mine, owner.name),
         contract=observed.contract,
     )
     apply: tuple[Json, ...] = ()
-    if spec is not None and isinstance(verdict, Decision) and _is_free(observed, mine):
+    is_free = not _foreign(spec, observed, mine)
+    if spec is not None and isinstance(verdict, Decision) and is_free:
         others = (
             wanted_scaler(owner, spec.autoscaling, observed, mine),
             _wanted_pool(owner, spec, observed, mine),
+            wanted_budget(owner, spec, verdict.template, observed),
         )
         apply = _actions(owner, spec, verdict, mine, [o for o in others if o is not None])
-    delete = (*superfluous(spec, mine), *_superfluous_pool(spec, mine))
+    delete = (
+        *superfluous(spec, mine),
+        *_superfluous_pool(spec, mine),
+        *superfluous_guards(spec, mine),
+    )
     scale = scale_over_edge(spec, mine, now)
     status = build_status(sight, now)
     patience = patience_seconds(sight, now) or look_again_seconds(sight.scaling)
@@ -177,7 +184,9 @@ def _actions(
     deployment = resources.build_deployment(
         owner, decision, replicas=spec.replicas, leave_replicas=leave
     )
+    policy = wanted_policy(owner, spec, mine)
     wanted: list[tuple[Json, Json | None]] = [
+        *([] if policy is None else [policy]),  # first: no pod is open before it is closed
         (resources.build_service_account(owner), mine.service_account),
         (resources.build_service(owner, spec), mine.service),
         (deployment, mine.deployment),
@@ -206,30 +215,32 @@ def _superfluous_pool(spec: QwenDeploymentSpec | None, mine: Observed) -> tuple[
     return () if live is None or is_wanted or resources.is_going(live) else (live,)
 
 
-def _foreign(observed: Observed, mine: Observed) -> dict[str, Json]:
+def _foreign(
+    spec: QwenDeploymentSpec | None, observed: Observed, mine: Observed
+) -> dict[str, Json]:
     """Return what carries a child's name and is not ours; it is never overwritten."""
     pairs = {
         "Deployment": (observed.deployment, mine.deployment),
         "Service": (observed.service, mine.service),
         "ServiceAccount": (observed.service_account, mine.service_account),
     }
+    if spec is not None and spec.guards.admits is not None:  # else pods would be open unnoticed
+        pairs["NetworkPolicy"] = (observed.network_policy, mine.network_policy)
     return {
         kind: there for kind, (there, own) in pairs.items() if there is not None and own is None
     }
 
 
-def _is_free(observed: Observed, mine: Observed) -> bool:
-    return not _foreign(observed, mine)
-
-
-def _taken(observed: Observed, mine: Observed, name: str) -> Problem | None:
+def _taken(
+    spec: QwenDeploymentSpec | None, observed: Observed, mine: Observed, name: str
+) -> Problem | None:
     """Return a problem if a child's name is in use.
 
     Children of an earlier QwenDeployment of the same name are none: they are about to go.
     """
     taken = [
         kind
-        for kind, there in _foreign(observed, mine).items()
+        for kind, there in _foreign(spec, observed, mine).items()
         if not resources.is_left_over(there, name)
     ]
     if not taken:

@@ -1,4 +1,4 @@
-"""Manifests of a QwenDeployment's children: Deployment, Service, ServiceAccount, what scales it.
+"""Manifests of a QwenDeployment's children: Deployment, Service, what scales it, what guards it.
 
 Called by `reconcile`; pure. All are named like their owner, carry an owner reference (deleting the
 owner deletes them, operator or no operator) and are applied server-side.
@@ -16,6 +16,7 @@ from qwen_operator.decision import Decision, to_annotations
 from qwen_operator.inference_pool import GROUP_VERSION as POOL_VERSION
 from qwen_operator.inference_pool import pool_body
 from qwen_operator.keda import GROUP_VERSION, scaled_object_body
+from qwen_operator.pod_guards import budget_body, policy_body
 from qwen_operator.pod_template import startup_seconds
 from qwen_operator.scaling_view import autoscaler_body
 from qwen_operator.spec import PoolSpec, QwenDeploymentSpec
@@ -91,6 +92,17 @@ def build_scaled_object(
 def build_inference_pool(owner: Owner, pool: PoolSpec) -> dict[str, Any]:
     """Return the InferencePool, through which gateways reach the pods."""
     return _child(owner, POOL_VERSION, "InferencePool", {"spec": pool_body(owner.name, pool)})
+
+
+def build_budget(owner: Owner) -> dict[str, Any]:
+    """Return the PodDisruptionBudget: drains take one pod after the other."""
+    return _child(owner, "policy/v1", "PodDisruptionBudget", {"spec": budget_body(owner.name)})
+
+
+def build_network_policy(owner: Owner, peers: Sequence[Json]) -> dict[str, Any]:
+    """Return the NetworkPolicy, which admits these peers and nobody else."""
+    body = {"spec": policy_body(owner.name, peers)}
+    return _child(owner, "networking.k8s.io/v1", "NetworkPolicy", body)
 
 
 def num_going(live: Json | None, manifests: Sequence[Json]) -> int:

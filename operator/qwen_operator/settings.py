@@ -6,15 +6,18 @@ Read once by `__main__` and passed down; flags win over the environment, which t
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from qwen_operator import __version__
 from qwen_operator.errors import SettingsError
 from qwen_operator.metrics_api.registration import Place
 from qwen_operator.pod_defaults import NO_DEFAULTS, PodDefaults, parse_pod_defaults
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
+from qwen_operator.spec_guards import is_peer
 
 DEFAULT_ENGINE_IMAGE = f"qwen-engine:{__version__}"
 _WORD = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -37,6 +40,7 @@ class Settings:
         installs_crd: whether the CRD is made this version's at start.
         figures_url: how KEDA reaches the figures; None to serve none.
         figures_port: where they are served.
+        engine_peers: whom engines with spec.networkPolicy admit besides, this operator above all.
         has_activator: an activator was installed, so that nothing is lost at zero replicas.
     """
 
@@ -55,6 +59,7 @@ class Settings:
     figures_url: str | None = None
     figures_port: int = 8081
     has_activator: bool = False
+    engine_peers: tuple[Mapping[str, Any], ...] = ()
 
 
 def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
@@ -84,6 +89,7 @@ def parse_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         figures_url=_url(args.figures_service),
         figures_port=_port("--figures-port / QWEN_FIGURES_PORT", args.figures_port),
         has_activator=args.activator,
+        engine_peers=_peers("--engine-peers / QWEN_ENGINE_PEERS", args.engine_peers),
     )
 
 
@@ -107,6 +113,12 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "QWEN_ENGINE_DEFAULTS",
         "",
         'JSON {"env": {NAME: VALUE}, "imagePullSecrets": [NAME]} for every engine\'s pod',
+    )
+    add(
+        "--engine-peers",
+        "QWEN_ENGINE_PEERS",
+        "[]",
+        "JSON list of peers that engines with spec.networkPolicy admit besides, as in its `from`",
     )
     add("--install-crd", "QWEN_INSTALL_CRD", "false", "true: apply the CRD at start")
     add("--health-port", "QWEN_HEALTH_PORT", "8080", "port of /healthz")
@@ -193,6 +205,16 @@ def _one_of(name: str, text: str) -> str:
     if text.lower() not in _LOG_LEVELS:
         raise SettingsError(f"{name}={text!r}: use one of {', '.join(_LOG_LEVELS)}")
     return text.lower()
+
+
+def _peers(name: str, text: str) -> tuple[Mapping[str, Any], ...]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(is_peer(peer) for peer in found):
+        raise SettingsError(f"{name}={text!r}: give a JSON list, as a NetworkPolicy's `from`")
+    return tuple(found)
 
 
 def _switch(name: str, text: str) -> bool:

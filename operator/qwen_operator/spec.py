@@ -15,9 +15,10 @@ from qwen_operator.errors import InvalidSpecError
 from qwen_operator.grace import SHORTEST_SECONDS
 from qwen_operator.spec_autoscaling import AutoscalingSpec, parse_autoscaling
 from qwen_operator.spec_fields import parse_integer, parse_object, prune
+from qwen_operator.spec_guards import GuardsSpec, parse_guards
 
 Json = Mapping[str, Any]
-_NOT_OF_PODS = ("service", "replicas", "autoscaling")
+_NOT_OF_PODS = ("service", "replicas", "autoscaling", "guards")
 _GRACE = "terminationGracePeriodSeconds"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -127,6 +128,7 @@ class QwenDeploymentSpec:
     max_model_len: int | None = None
     replicas: int = 1
     autoscaling: AutoscalingSpec | None = None
+    guards: GuardsSpec = field(default_factory=GuardsSpec)
     template: Json = field(default_factory=dict)
 
     @property
@@ -162,6 +164,7 @@ def parse_spec(spec: Json) -> QwenDeploymentSpec:
         max_model_len=parse_integer(parse_object(spec, "context"), "context.maxModelLen", least=1),
         replicas=parse_integer(spec, "replicas", least=0, default=1) or 0,
         autoscaling=parse_autoscaling(parse_object(spec, "autoscaling")),
+        guards=parse_guards(spec),
         template=dict(template),
     )
     _check_blocks(parsed)

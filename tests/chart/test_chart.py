@@ -13,6 +13,7 @@ import yaml
 
 from qwen_operator.pod_defaults import PodDefaults, parse_pod_defaults
 from qwen_operator.runtime import DEFAULT_VLLM_IMAGE
+from qwen_operator.settings import parse_settings
 from tests.cluster import tools
 from tests.setup import chart_values
 
@@ -109,6 +110,7 @@ def test_the_values_are_all_described_by_the_schema_and_no_others() -> None:
         ("engineDefaults.env.A=1", "env"),
         ("engineDefaults.imagePullSecrets={registry}", "imagePullSecrets"),
         ("crds.install=sometimes", "crds"),
+        ("networkPolicy.engineFrom[0].pods=all", "engineFrom"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_name(setting: str, words: str) -> None:
@@ -196,6 +198,28 @@ def test_nobody_connects_to_the_operator_but_who_must() -> None:
     assert "metrics-api" not in str(closed["ingress"])
     off = render("--set", "networkPolicy.enabled=false")
     assert not [d for d in off if d["kind"] == "NetworkPolicy"]
+
+
+def test_closed_engines_admit_the_operator_its_activator_and_whom_the_chart_names() -> None:
+    named = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
+    admitted = ("--set-json", f"networkPolicy.engineFrom=[{json.dumps(named)}]")
+    documents = render("--set", "activator.enabled=true", *admitted)
+    pods = [d["spec"]["template"] for d in documents if d["kind"] == "Deployment"]
+    *own, last = _engine_peers(documents)
+    assert last == named
+    assert len(own) == len(pods) == 2
+    for peer in own:
+        place = peer["namespaceSelector"]["matchLabels"]
+        assert place == {"kubernetes.io/metadata.name": "place"}
+        wanted = peer["podSelector"]["matchLabels"]
+        assert sum(wanted.items() <= pod["metadata"]["labels"].items() for pod in pods) == 1
+    assert len(_engine_peers(render())) == 1, "no activator, no peer"
+
+
+def _engine_peers(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """Read the operator's peers as it does itself."""
+    operator = [d for d in documents if not d["metadata"]["name"].endswith("-activator")]
+    return parse_settings([], env_of(operator)).engine_peers
 
 
 def test_a_disruption_budget_never_holds_up_a_drain() -> None:

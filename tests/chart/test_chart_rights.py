@@ -28,6 +28,11 @@ def test_the_rights_are_the_least_that_do() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
+    made_and_deleted = (
+        "autoscaling/horizontalpodautoscalers",
+        "policy/poddisruptionbudgets",
+        "networking.k8s.io/networkpolicies",
+    )
     assert rights == {
         "qwenoperator.io/qwendeployments": {"get", "list", "watch"},
         "qwenoperator.io/qwendeployments/status": {"patch"},
@@ -42,10 +47,8 @@ def test_the_rights_are_the_least_that_do() -> None:
         "discovery.k8s.io/endpointslices": {"get", "list", "watch"},
         "/pods": {"list", "watch", "patch"},
         "/events": {"get", "create", "patch"},
-        "autoscaling/horizontalpodautoscalers": {
-            "get", "list", "watch", "create", "patch", "delete",
-        },
-    }  # fmt: skip
+        **{key: {"get", "list", "watch", "create", "patch", "delete"} for key in made_and_deleted},
+    }
 
 
 def test_the_metrics_api_may_register_itself_and_nothing_else_and_can_be_left_out() -> None:

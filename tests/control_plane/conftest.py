@@ -60,7 +60,10 @@ def metrics_operator(served: Cluster, namespace: str, tmp_path: Path) -> Iterato
     served.apply(service, namespace=namespace)
     process = OperatorProcess(served, tmp_path)
     process.start(
-        QWEN_METRICS_SERVICE=f"{namespace}/qwen-metrics:{port}", QWEN_METRICS_PORT=str(port)
+        QWEN_METRICS_SERVICE=f"{namespace}/qwen-metrics:{port}",
+        QWEN_METRICS_PORT=str(port),
+        QWEN_FIGURES_SERVICE=f"{namespace}/figures",
+        QWEN_FIGURES_PORT=str(process.figures_port),
     )
     yield process
     process.end()

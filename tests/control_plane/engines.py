@@ -33,6 +33,7 @@ class Engine:
         self.free = free
         self.measured: dict[str, int] = {}
         self.raw: bytes | None = None
+        self.redirect = ""  # where /stats sends who asks
         self.answers = threading.Event()  # cleared: takes questions, and says nothing
         self.answers.set()
         self.address = free_address()
@@ -41,7 +42,10 @@ class Engine:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 engine.answers.wait(60)
-                self.send_response(200)
+                is_elsewhere = self.path == "/stats" and engine.redirect != ""
+                self.send_response(302 if is_elsewhere else 200)
+                if is_elsewhere:
+                    self.send_header("Location", engine.redirect)
                 self.end_headers()
                 bodies = {"/stats": engine.body, "/metrics": engine.metrics}
                 self.wfile.write(bodies.get(self.path, lambda: b"{}")())

@@ -16,6 +16,7 @@ class Fleet:
         self._engines: dict[str, Engine] = {}
         self._free = 90
         self._raw: bytes | None = None
+        self._redirect = ""
 
     @property
     def engines(self) -> dict[str, Engine]:
@@ -28,7 +29,7 @@ class Fleet:
             name = pod["metadata"]["name"]
             if name not in self._engines and pod["status"].get("podIP"):
                 self._engines[name] = Engine(self._free)
-                self._engines[name].raw = self._raw
+                self._say(self._engines[name])
                 give_address(self._qwen, name, self._engines[name])
         count: int = self._qwen.get("deployment", self._name)["spec"]["replicas"]
         return count
@@ -39,16 +40,19 @@ class Fleet:
         for engine in self._engines.values():
             engine.free = free
 
-    def break_all(self) -> None:
-        """Have every engine talk nonsense."""
-        self._raw = b"<html>"
+    def say(self, raw: bytes | None, *, redirect: str = "") -> None:
+        """Have every engine say this, or send away who asks; None: the truth again."""
+        self._raw, self._redirect = raw, redirect
         for engine in self._engines.values():
-            engine.raw = self._raw
+            self._say(engine)
 
     def close(self) -> None:
         """Stop all engines."""
         for engine in self._engines.values():
             engine.close()
+
+    def _say(self, engine: Engine) -> None:
+        engine.raw, engine.redirect = self._raw, self._redirect
 
 
 def is_scaling_active(qwen: Qwen) -> bool | None:

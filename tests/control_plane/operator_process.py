@@ -22,7 +22,7 @@ class OperatorProcess:
         self._log = folder / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._env: dict[str, str] = {}
-        self.port = free_port()
+        self.port, self.figures_port = free_port(), free_port()
 
     @property
     def is_running(self) -> bool:
@@ -61,6 +61,13 @@ class OperatorProcess:
                 return bool(got.status == 200)
         except (urllib.error.URLError, ConnectionError):
             return False
+
+    def series(self) -> str:
+        """Return its /metrics, where it was started with QWEN_FIGURES_SERVICE and that port."""
+        url = f"http://127.0.0.1:{self.figures_port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as got:
+            text: str = got.read().decode()
+            return text
 
     def kill(self) -> None:
         """End it at once, as a node that loses power would."""

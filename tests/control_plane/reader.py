@@ -24,6 +24,8 @@ _ROOTS = {
     "event": ("api/v1", "events"),
     "endpointslice": ("apis/discovery.k8s.io/v1", "endpointslices"),
     "scaledobject": ("apis/keda.sh/v1alpha1", "scaledobjects"),
+    "pdb": ("apis/policy/v1", "poddisruptionbudgets"),
+    "networkpolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "hpa": ("apis/autoscaling/v2", "horizontalpodautoscalers"),
 }
 

@@ -64,6 +64,19 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"model": MODEL, "engine": {"runtime": "VLLM"}, "gpu": {"count": 0}},
         "spec.engine.runtime: VLLM needs a GPU",
     ),
+    ({"model": MODEL, "networkPolicy": {"from": []}}, "should have at least 1 items"),
+    ({"model": MODEL, "networkPolicy": {"from": [{}]}}, "should have at least 1 properties"),
+    (
+        {
+            "model": MODEL,
+            "networkPolicy": {"from": [{"podSelector": {}, "ipBlock": {"cidr": "::/0"}}]},
+        },
+        "make two of it",
+    ),
+    (
+        {"model": MODEL, "networkPolicy": {"from": [{"ipBlock": {"cidr": "10.0.0.0"}}]}},
+        "spec.networkPolicy.from[0].ipBlock.cidr",
+    ),
     ({"model": MODEL, "engine": {"runtime": "TGI"}}, '"Qwen", "VLLM"'),
     ({"model": MODEL, "engine": {"version": "0.29.0"}}, "spec.engine.version is for vLLM"),
     (

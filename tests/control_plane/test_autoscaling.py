@@ -42,7 +42,7 @@ def test_replicas_follow_the_blocks_and_stay_when_nothing_is_known(
     qwen.wait_events("chat", ("Normal", "ReplicasWanted"))
     assert is_scaling_active(qwen) is True
 
-    fleet.break_all()
+    fleet.say(b"<html>")
     until(lambda: is_scaling_active(qwen) is False, what="no metric", within_seconds=SECONDS)
     assert stays(fleet.replicas, 3)
     assert fleet.replicas() == 3

@@ -101,7 +101,7 @@ def prometheus(
     kwok_nodes: NodeFactory,
     tmp_path: Path,
 ) -> Iterator[Prometheus]:
-    """Prometheus on `chat`, whose pod is the engine; `mute` has a pod that nobody answers for."""
+    """Prometheus on `chat`, whose pod is the engine; `mute` has a silent pod, `wrong` no plan."""
     program = find_program("prometheus", "prometheus")
     if program is None:
         end = pytest.fail if os.environ.get("CI") else pytest.skip
@@ -112,6 +112,8 @@ def prometheus(
         qwen.wait_for(name, "Available", "Serving")
         [pod] = [p for p in qwen.all("pod") if p["metadata"]["name"].startswith(f"{name}-")]
         give_address(qwen, pod["metadata"]["name"], address)
+    qwen.apply("wrong", model={"id": "Qwen/Qwen9-1T"}, gpu={"count": 0})
+    qwen.wait_for("wrong", "Planned", "UnknownModel")
     labels = {"namespace": qwen.namespace, "deployment": "chat", "pod": "chat-0"}
     targets = {f"{engine.address}:8000": labels, f"127.0.0.1:{operator_port}": {}}
     process = Prometheus(program, tmp_path, targets, queries.RULES)
@@ -146,6 +148,10 @@ def test_every_query_finds_series_and_every_label_that_it_reads_is_there(
         if missing or not all(found):
             unknown[name] = (query, missing)
     assert unknown == {}
+    odd = prometheus.query(shipped["Conditions that are not as they should be A"])
+    named = {(s["metric"]["deployment"], s["metric"]["condition"]) for s in odd}
+    assert ("wrong", "Planned") in named
+    assert "mute" not in {deployment for deployment, _ in named}, "it is settled, and serves"
     # and neither check would pass whatever is asked
     assert prometheus.query("vllm:gpu_cache_usage_perc") == []
     assert "model" not in prometheus.labels_of("vllm:kv_cache_usage_perc")

@@ -136,7 +136,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Conditions that are not as they should be", "short", (
             (f"{_WHO} {{{{condition}}}}={{{{status}}}} {{{{reason}}}}",
              _of("qwen_operator_condition", 'condition="Degraded"', 'status="True"')
-             + " or " + _of("qwen_operator_condition", 'condition!="Degraded"', 'status="False"')),
+             + " or " + _of("qwen_operator_condition", 'condition!~"Degraded|Progressing"',
+                            'status="False"', 'reason!="ScaledToZero"')),
         )),
         Panel("Looks at QwenDeployments", "ops", (
             ("{{result}}",

@@ -88,6 +88,8 @@ def carry_out(outcome: Outcome, observed: Observed | None = None) -> Observed:
         "ServiceAccount": before.service_account,
         "HorizontalPodAutoscaler": before.autoscaler,
         "ScaledObject": before.scaled_object,
+        "PodDisruptionBudget": before.budget,
+        "NetworkPolicy": before.network_policy,
     }
     live |= {manifest["kind"]: copy.deepcopy(dict(manifest)) for manifest in outcome.apply}
     return dataclasses.replace(
@@ -97,6 +99,8 @@ def carry_out(outcome: Outcome, observed: Observed | None = None) -> Observed:
         service_account=live["ServiceAccount"],
         autoscaler=live["HorizontalPodAutoscaler"],
         scaled_object=live["ScaledObject"],
+        budget=live["PodDisruptionBudget"],
+        network_policy=live["NetworkPolicy"],
     )
 
 

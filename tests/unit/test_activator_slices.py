@@ -10,7 +10,7 @@ import pytest
 
 from qwen_operator.activation import ACTIVATOR_ANNOTATION, WAITING_ANNOTATION, build_slice
 from qwen_operator.activator.reception import Reception
-from qwen_operator.activator.run import parse_activator_settings
+from qwen_operator.activator.run import build_settings, parse_activator_settings
 from qwen_operator.activator.targets import read_guest, ready_endpoints
 from qwen_operator.errors import OperatorError, SettingsError, UnavailableError
 from qwen_operator.spec_autoscaling import Hold
@@ -161,3 +161,11 @@ def test_its_settings_come_from_flags_and_environment_and_bad_ones_are_named() -
     ):
         with pytest.raises(SettingsError, match=words):
             parse_activator_settings(argv, {})
+
+
+def test_kopf_is_told_to_write_nothing_and_to_look_at_models_slices_only() -> None:
+    settings = build_settings()
+    assert settings.posting.enabled is False
+    assert settings.peering.standalone is True
+    assert settings.scanning.disabled is True
+    assert set(settings.watching.label_selectors.values()) == {"qwenoperator.io/deployment"}

@@ -152,7 +152,7 @@ def test_a_bad_spec_leaves_running_pods_alone_and_a_fix_is_taken_up() -> None:
 def test_a_scale_leaves_the_pod_template_byte_identical() -> None:
     about, observed = settle(resource())
     scaled = look({**about, "spec": {**about["spec"], "replicas": 5}}, observed)
-    assert [m["kind"] for m in scaled.apply] == ["Deployment"]
+    assert [m["kind"] for m in scaled.apply] == ["Deployment", "PodDisruptionBudget"]
     assert applied(scaled, "Deployment")["spec"]["replicas"] == 5
     before = observed.deployment
     assert before is not None

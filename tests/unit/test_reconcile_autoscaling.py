@@ -123,10 +123,12 @@ def test_an_hpa_that_stands_is_applied_once_and_deleted_when_scaling_is_turned_o
     assert applied(look(about, observed), KIND) is None
     assert look(about, observed).delete == ()
     outcome = look(scaled(enabled=False), observed)
-    assert [live["kind"] for live in outcome.delete] == [KIND]
+    assert [live["kind"] for live in outcome.delete] == [KIND, "PodDisruptionBudget"]
     going = {**dict(observed.autoscaler or {})}
     going["metadata"] = {**going["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    again = look(scaled(enabled=False), dataclasses.replace(observed, autoscaler=going))
+    again = look(
+        scaled(enabled=False), dataclasses.replace(observed, autoscaler=going, budget=None)
+    )
     assert again.delete == ()
 
 
@@ -135,7 +137,7 @@ def test_scaling_never_restarts_a_pod() -> None:
     outcome = look(
         {**about, "spec": {**about["spec"], "autoscaling": {"maxReplicas": 3}}}, observed
     )
-    assert [manifest["kind"] for manifest in outcome.apply] == [KIND]
+    assert [manifest["kind"] for manifest in outcome.apply] == [KIND, "PodDisruptionBudget"]
     assert carry_out(outcome, observed).deployment == observed.deployment
 
 
@@ -143,7 +145,8 @@ def test_somebody_elses_hpa_of_that_name_is_neither_overwritten_nor_deleted_but_
     foreign = {"kind": KIND, "metadata": {"name": "chat", "uid": "u"}, "spec": {}}
     observed = dataclasses.replace(seen(VIEW), autoscaler=foreign)
     outcome = look(scaled(), observed)
-    assert outcome.apply == outcome.delete == ()
+    assert applied(outcome, KIND) is None
+    assert outcome.delete == ()
     state, reason, message = condition(outcome, "Autoscaling")
     assert (state, reason) == ("False", "NameTaken")
     assert "HorizontalPodAutoscaler chat" in message

@@ -63,7 +63,7 @@ def test_more_replicas_than_gpus_are_warned_of_and_go_on() -> None:
     assert "spec.replicas=3 is more than the nodes have room for: 2 pods of 1" in warning
     assert f"Warning: {warning}" in condition(outcome, "Planned")[2]
     assert [n.reason for n in news(outcome) if n.is_warning] == ["PlanWarning"]
-    assert len(outcome.apply) == 3
+    assert len(outcome.apply) == 4
 
 
 def test_that_warning_goes_when_nodes_come_and_restarts_nothing() -> None:

@@ -1,6 +1,8 @@
-"""The operator's flags for the metrics API."""
+"""The operator's flags for the metrics API, and for who reaches engines besides."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -35,6 +37,12 @@ def test_where_keda_asks_is_a_url_made_from_the_services_name() -> None:
     ]
 
 
+def test_peers_are_read_as_a_list_of_a_network_policys() -> None:
+    assert parse_settings([], {}).engine_peers == ()
+    peer = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "b"}}}
+    assert parse_settings([], {"QWEN_ENGINE_PEERS": json.dumps([peer])}).engine_peers == (peer,)
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [
@@ -43,6 +51,8 @@ def test_where_keda_asks_is_a_url_made_from_the_services_name() -> None:
         ({"QWEN_FIGURES_SERVICE": "http://a.b"}, "QWEN_FIGURES_SERVICE='http://a.b'"),
         ({"QWEN_FIGURES_PORT": "0"}, "QWEN_FIGURES_PORT='0'"),
         ({"QWEN_METRICS_PORT": "https"}, "QWEN_METRICS_PORT='https'"),
+        ({"QWEN_ENGINE_PEERS": "everybody"}, "QWEN_ENGINE_PEERS='everybody'"),
+        ({"QWEN_ENGINE_PEERS": "[{}]"}, "NetworkPolicy's `from`"),
         ({"QWEN_AUTOSCALING_SECONDS": "0"}, "QWEN_AUTOSCALING_SECONDS"),
     ],
 )

@@ -67,6 +67,22 @@ host, where the repository names one: a first part with a dot or a port, or loca
 {{- include "qwen-operator.imageOf" (dict "root" . "image" .Values.vllmImage "tag" "") -}}
 {{- end -}}
 
+{{/* The activator's own: Services of the operator must not find its pod. */}}
+{{- define "qwen-operator.activatorSelector" -}}
+app.kubernetes.io/name: {{ include "qwen-operator.name" . }}-activator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* Whom every engine with spec.networkPolicy admits, as a JSON list of a NetworkPolicy's peers. */}}
+{{- define "qwen-operator.enginePeers" -}}
+{{- $here := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
+{{- $peers := list (dict "namespaceSelector" $here "podSelector" (dict "matchLabels" (include "qwen-operator.selector" . | fromYaml))) -}}
+{{- if .Values.activator.enabled -}}
+{{- $peers = append $peers (dict "namespaceSelector" $here "podSelector" (dict "matchLabels" (include "qwen-operator.activatorSelector" . | fromYaml))) -}}
+{{- end -}}
+{{- toJson (concat $peers .Values.networkPolicy.engineFrom) -}}
+{{- end -}}
+
 {{/* HTTP_PROXY and the like as a JSON object; {} without a proxy. */}}
 {{- define "qwen-operator.proxy" -}}
 {{- $env := dict -}}

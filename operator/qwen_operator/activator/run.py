@@ -18,6 +18,7 @@ from qwen_operator.activator.reception import Reception
 from qwen_operator.credentials import connect, find_credentials
 from qwen_operator.errors import SettingsError
 from qwen_operator.http_cluster import HttpCluster
+from qwen_operator.watches import quiet_settings, watch
 
 _ENDING_SECONDS = 150  # above what a door waits for the answers that are under way
 logger = logging.getLogger(__name__)
@@ -70,26 +71,19 @@ async def run(settings: ActivatorSettings) -> None:
     cluster = HttpCluster(connect, field_manager=MANAGER)
     reception = Reception(cluster, settings.address, lambda: datetime.now(UTC))
     try:
-        await kopf.operator(
-            registry=build_registry(reception),
-            settings=build_settings(),
-            standalone=True,
-            clusterwide=not settings.namespaces,
+        await watch(
+            build_registry(reception),
+            build_settings(),
             namespaces=settings.namespaces,
-            liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+            health_port=settings.health_port,
         )
     finally:
         await cluster.close()
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """Return kopf's settings: watches and nothing else."""
-    settings = kopf.OperatorSettings()
-    settings.peering.standalone = True
-    settings.posting.enabled = False
-    settings.scanning.disabled = True
-    settings.networking.request_timeout = 30
-    settings.queueing.batch_window = 0.01  # somebody waits for each of these events
+    """Return kopf's settings: only EndpointSlices of QwenDeployments, and each at once."""
+    settings = quiet_settings()
     settings.process.ultimate_exiting_timeout = _ENDING_SECONDS
     slices = ("discovery.k8s.io", "v1", "endpointslices")
     settings.watching.label_selectors[slices] = names.OWNER_LABEL

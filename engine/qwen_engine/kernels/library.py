@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self, cast, get_args
@@ -16,6 +17,7 @@ import torch
 
 log = logging.getLogger(__name__)
 
+_LANES = ("avx512", "avx2")  # the libraries, widest first
 PANEL_ROWS = 32  # output rows packed side by side: kPanel in gemm.cpp
 
 Kernel = Literal["fma", "dot"]
@@ -53,8 +55,12 @@ class NativeLibrary:
 
     @classmethod
     def find(cls) -> Self | None:
-        """Return the library with the widest lanes that was built and that this processor runs."""
-        for kind in ("avx512", "avx2"):
+        """Return the library with the widest lanes that was built and that this processor runs.
+
+        QWEN_KERNELS: only this one, `avx512` or `avx2`; another word leaves all to torch.
+        """
+        wanted = os.environ.get("QWEN_KERNELS") or None
+        for kind in (kind for kind in _LANES if wanted in (kind, None)):
             for path in Path(__file__).parent.glob(f"_native_{kind}.*.so"):
                 try:
                     library = cls(path)

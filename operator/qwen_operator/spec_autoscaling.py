@@ -40,7 +40,7 @@ class AutoscalingSpec:
     """spec.autoscaling, where it is enabled. `behavior` is the HPA's own, as far as it is given.
 
     Attributes:
-        target_free_ratio: of three replicas' KV blocks, free on average; cached ones are free.
+        target_free_ratio: of five replicas' KV blocks, free on average; cached ones are free.
         idle_seconds: without a request, before the last replica goes where min_replicas is 0.
     """
 

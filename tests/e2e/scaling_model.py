@@ -32,7 +32,7 @@ class ScaledModel(Served):
             model,
             context={"maxModelLen": 128},
             engine={"overrides": FEW_BLOCKS},
-            # half of three replicas' blocks free: one full pod then asks for all three
+            # half of five replicas' blocks free: one full pod then asks for all three
             autoscaling={
                 "maxReplicas": 3, "targetFreeRatio": 0.5, "behavior": FAST, **autoscaling,
             },

@@ -15,7 +15,7 @@ from tests.sim.loads import KEPT, SHAPES, TUNING, Load, build_load
 from tests.sim.report import best_default, render_loads, render_table, render_targets
 from tests.sim.traces import read_trace
 
-TUNING_SEEDS, KEPT_SEEDS = (1, 2, 3), (201, 202)
+TUNING_SEEDS, KEPT_SEEDS = (1, 2, 3, 4, 5, 6), (301, 302)
 
 
 def main() -> None:

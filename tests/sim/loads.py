@@ -1,14 +1,18 @@
 """The loads: who arrives when, with how long a prompt and how long an answer.
 
 Fixed before the signal was tuned. `TUNING` may be looked at while tuning; `KEPT` are two shapes
-that nothing was tuned on, and only the report runs them (`stairs` and `viral` were such until a
-report had been looked at). All are three hours of an inhomogeneous Poisson process whose rate is
-rough by itself: real traffic is burstier than Poisson.
+that nothing was tuned on, and only the report runs them (`stairs`, `viral`, `batch` and `working
+day` were such until a report had been looked at). All are three hours of an inhomogeneous Poisson
+process whose rate is rough by itself: real traffic is burstier than Poisson.
+
+How long the ordinary request is and how many come, `PROMPT` and `RATE`, are such that the rivals
+and the oracle fare as in the study this began with: docs/autoscaling.md tells how nearly.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +21,8 @@ import numpy as np
 from tests.sim.fleet import Request
 
 SECONDS = 3 * 3600
+PROMPT, OUTPUT = 2000.0, 900.0  # tokens of the ordinary request: 48 of them fill a pool
+RATE = 0.65  # requests per second for each one that the shapes below speak of
 Shape = Callable[[np.ndarray, np.random.Generator], "Course"]
 
 
@@ -46,7 +52,7 @@ class Load:
 
 def build_load(name: str, seed: int) -> Load:
     """Draw one of the loads."""
-    rng = np.random.default_rng([seed, sorted(SHAPES).index(name)])
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     course = SHAPES[name](np.arange(SECONDS, dtype=float), rng)
     counts = rng.poisson(course.rate * _roughness(rng))
     at = np.repeat(np.arange(SECONDS), counts)
@@ -87,8 +93,8 @@ def _lengths(means: np.ndarray, sigma: float, rng: np.random.Generator) -> np.nd
 
 def _course(rate: np.ndarray, peaks: int, **changed: np.ndarray | float) -> Course:
     still = np.ones(SECONDS)
-    prompt, output = changed.pop("prompt", 1100 * still), changed.pop("output", 900 * still)
-    return Course(np.maximum(rate, 0.0), prompt, output, peaks, **changed)  # type: ignore[arg-type]
+    prompt, output = changed.pop("prompt", PROMPT * still), changed.pop("output", OUTPUT * still)
+    return Course(RATE * np.maximum(rate, 0.0), prompt, output, peaks, **changed)  # type: ignore[arg-type]
 
 
 def _ramp(t: np.ndarray, _: np.random.Generator) -> Course:
@@ -136,7 +142,7 @@ def _growing_outputs(t: np.ndarray, _: np.random.Generator) -> Course:
 
 
 def _growing_prompts(t: np.ndarray, _: np.random.Generator) -> Course:
-    prompt = np.interp(t, [0, 1800, 6300, 9000, 9600], [500, 500, 5000, 5000, 1000])
+    prompt = np.interp(t, [0, 1800, 6300, 9000, 9600], [900, 900, 9000, 9000, 1800])
     return _course(np.full(SECONDS, 2.5), 1, prompt=prompt)
 
 
@@ -148,13 +154,15 @@ def _viral(t: np.ndarray, _: np.random.Generator) -> Course:
     """Let something be linked from a much-read page: up within two minutes, half-life 15 min."""
     since = np.maximum(t - 4000, 0)
     rate = 2 + 9 * np.minimum(since / 120, 1) * 0.5 ** (since / 900)
-    return _course(rate, 1, prompt=1100 + 900 * np.minimum(since / 120, 1) * 0.5 ** (since / 900))
+    return _course(
+        rate, 1, prompt=PROMPT + 1600 * np.minimum(since / 120, 1) * 0.5 ** (since / 900)
+    )
 
 
 def _batch(t: np.ndarray, _: np.random.Generator) -> Course:
     """Let a nightly job with long prompts and short answers join the chat for an hour."""
     job = np.interp(t, [0, 3600, 3720, 7200, 7320], [0, 0, 4, 4, 0])
-    prompt, output = (3 * 1100 + job * 3000) / (3 + job), (3 * 900 + job * 300) / (3 + job)
+    prompt, output = (3 * PROMPT + job * 5500) / (3 + job), (3 * OUTPUT + job * 300) / (3 + job)
     return _course(3 + job, 1, prompt=prompt, output=output)
 
 
@@ -162,6 +170,20 @@ def _working_day(t: np.ndarray, _: np.random.Generator) -> Course:
     """Let people come within half an hour, go to lunch, come back, and leave."""
     at = [0, 1200, 2700, 4500, 5100, 6000, 6600, 8700, 9900]
     return _course(np.interp(t, at, [1.5, 1.5, 7.5, 7.5, 4.5, 4.5, 7, 7, 1.5]), 2)
+
+
+def _failover(t: np.ndarray, _: np.random.Generator) -> Course:
+    """Let a neighbouring region fail: its users come within a minute and leave after an hour."""
+    return _course(np.interp(t, [0, 3000, 3060, 6600, 7500], [2.5, 2.5, 6.5, 6.5, 2.5]), 1)
+
+
+def _agents(t: np.ndarray, _: np.random.Generator) -> Course:
+    """Let agents with long prompts and short answers join twice for half an hour, beside chat."""
+    at = [0, 2400, 3300, 5100, 5700, 7200, 7500, 9000, 9600]
+    agents = np.interp(t, at, [0, 0, 3, 3, 0, 0, 3, 3, 0])
+    prompt = (2 * PROMPT + agents * 5000) / (2 + agents)
+    output = (2 * OUTPUT + agents * 400) / (2 + agents)
+    return _course(2 + agents, 2, prompt=prompt, output=output)
 
 
 TUNING: dict[str, Shape] = {
@@ -176,6 +198,8 @@ TUNING: dict[str, Shape] = {
     "growing prompts": _growing_prompts,
     "stairs": _stairs,
     "viral": _viral,
+    "batch": _batch,
+    "working day": _working_day,
 }
-KEPT: dict[str, Shape] = {"batch": _batch, "working day": _working_day}
+KEPT: dict[str, Shape] = {"failover": _failover, "agents": _agents}
 SHAPES: dict[str, Shape] = {**TUNING, **KEPT}

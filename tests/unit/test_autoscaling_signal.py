@@ -12,7 +12,7 @@ from qwen_operator.autoscaling.cold_start import expected_cold_start, remember_c
 from qwen_operator.autoscaling.history import History
 from qwen_operator.autoscaling.hpa_value import hpa_value
 from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
-from qwen_operator.autoscaling.signal import Signal, decide
+from qwen_operator.autoscaling.signal import Signal, decide, look_back_seconds
 from qwen_operator.autoscaling.tuning import DEFAULT_TUNING, Tuning
 
 CAPACITY = Capacity(blocks=1000, sequences=50)
@@ -50,11 +50,12 @@ def _steady(used: Sequence[int], **changed: object) -> Scene:
     ("used", "replicas", "reason"),
     [
         ([0, 0], 1, "BlocksSpare"),
-        ([300, 300], 2, "Enough"),
-        ([500, 500], 2, "Enough"),
-        ([900, 900], 3, "BlocksNeeded"),
-        ([1000, 1000, 1000], 5, "BlocksNeeded"),
-        ([100] * 10, 3, "BlocksSpare"),
+        ([50, 50], 1, "BlocksSpare"),
+        ([300, 300, 300], 3, "Enough"),
+        ([500, 500], 3, "BlocksNeeded"),
+        ([900, 900], 4, "BlocksNeeded"),
+        ([1000, 1000, 1000], 6, "BlocksNeeded"),
+        ([100] * 10, 4, "BlocksSpare"),
     ],
 )
 def test_a_steady_load_gets_the_replicas_that_leave_the_target_free(
@@ -84,7 +85,7 @@ def test_loading_pods_count_as_capacity_with_their_planned_blocks() -> None:
     assert (signal.replicas, signal.reason) == (4, "PodsLoading")
 
 
-def test_time_to_exhaustion_is_free_blocks_by_net_rate() -> None:
+def test_time_to_exhaustion_is_free_blocks_by_net_rate_and_none_where_none_is_taken() -> None:
     def scene(at: float) -> Observation:
         pod = _pod(
             "a", int(100 + 2 * at), running=5, allocated=int(500 + 5 * at), freed=int(3 * at)
@@ -94,21 +95,19 @@ def test_time_to_exhaustion_is_free_blocks_by_net_rate() -> None:
     _, signal = _watch(scene, 100)
     assert signal.net_blocks_per_second == pytest.approx(2.0)
     assert signal.seconds_to_exhaustion == pytest.approx(700 / 2)
-
-
-def test_a_pool_that_empties_is_never_exhausted() -> None:
-    _, signal = _watch(_steady([500]), 60)
-    assert signal.seconds_to_exhaustion is None
+    _, still = _watch(_steady([500]), 60)
+    assert still.seconds_to_exhaustion is None
 
 
 def test_growth_is_met_before_it_arrives() -> None:
     def growing(at: float) -> Observation:
-        used = int(100 + 5 * max(0.0, at - 210))
+        used = int(100 + 7 * max(0.0, at - 210))
         return _seen(at, [used] * 2, cold_start_seconds=120.0)
 
     _, grown = _watch(growing, 300)
-    _, still = _watch(_steady([550, 550], cold_start_seconds=120.0), 300)
-    assert (still.replicas, grown.replicas) == (2, 3)
+    _, still = _watch(_steady([730, 730], cold_start_seconds=120.0), 300)
+    assert (still.replicas, grown.replicas) == (4, 5)
+    assert grown.needed <= still.needed * (1 + DEFAULT_TUNING.growth_cap)
 
 
 def test_growth_that_may_be_noise_is_left_to_the_headroom() -> None:
@@ -139,9 +138,9 @@ def test_arrivals_are_met_before_they_hold_anything() -> None:
 
     history, before = _watch(scene, 390)
     _, after = _watch(scene, 30, history)
-    assert before.replicas == 1
+    assert before.replicas == 2
     assert after.replicas is not None
-    assert after.replicas >= 2
+    assert after.replicas >= 3
 
 
 def test_a_queue_counts_where_arrivals_are_not_known() -> None:
@@ -152,29 +151,67 @@ def test_a_queue_counts_where_arrivals_are_not_known() -> None:
 
 def test_slots_run_out_as_blocks_do() -> None:
     pods = tuple(_pod(f"p{i}", 100, running=50) for i in range(2))
-    _, signal = _watch(_steady([0, 0], pods=pods), 60)
-    assert signal.replicas == 3
+    _, full = _watch(_steady([0, 0], pods=pods), 60)
+    _, few = _watch(_steady([100, 100]), 60)
+    assert (full.replicas, few.replicas) == (4, 2)
 
 
 def test_scale_in_waits_for_ten_minutes_of_less() -> None:
-    history, _ = _watch(_steady([600] * 4), 1000)
-    history, soon = _watch(_steady([50] * 4), 550, history)
-    _, later = _watch(_steady([50] * 4), 150, history)
-    assert (soon.replicas, later.replicas) == (4, 1)
+    history, _ = _watch(_steady([600] * 5), 1000)
+    history, soon = _watch(_steady([40] * 5), 550, history)
+    _, later = _watch(_steady([40] * 5), 150, history)
+    assert (soon.replicas, later.replicas) == (5, 2)
 
 
-def test_a_scale_in_leaves_half_as_much_again_of_a_small_need_and_less_of_a_large_one() -> None:
-    assert DEFAULT_TUNING.scale_in_spare(2.0) == 1.0
-    assert DEFAULT_TUNING.scale_in_spare(9.0) == pytest.approx(2.7)
+def test_a_need_that_one_look_alone_saw_does_not_stop_a_scale_in() -> None:
+    def scene(looks: int) -> Scene:
+        seen = range(300, 300 + 5 * looks, 5)
+        return lambda at: _seen(at, [600 if int(at) in seen else 100] * 5)
+
+    _, once = _watch(scene(1), 700)
+    _, twice = _watch(scene(2), 700)
+    assert (once.replicas, twice.replicas) == (3, 5)
+
+
+def test_a_scale_in_leaves_a_third_more_of_a_small_need_and_less_of_a_large_one() -> None:
+    assert DEFAULT_TUNING.scale_in_spare(2.0) == pytest.approx(0.6)
+    assert DEFAULT_TUNING.scale_in_spare(9.0) == pytest.approx(2.1)
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.2, 0.37, 0.5])
-def test_the_free_ratio_holds_at_three_replicas(ratio: float) -> None:
+def test_the_free_ratio_holds_at_five_replicas(ratio: float) -> None:
     tuning = Tuning(free_ratio=ratio)
-    held = 3 * (1 - ratio) / tuning.block_fill
-    assert tuning.with_headroom(held) == pytest.approx(3.0)
-    assert tuning.with_headroom(held / 3) >= 1.0
-    assert tuning.with_headroom(held * 3) <= 9.0
+    held = 5 * (1 - ratio) / tuning.block_fill
+    assert tuning.with_headroom(held, 45.0) == pytest.approx(5.0)
+    assert tuning.with_headroom(held / 5, 45.0) >= 1.0
+    assert tuning.with_headroom(held * 5, 45.0) <= 25.0
+
+
+def test_headroom_is_a_number_of_replicas_and_not_a_share() -> None:
+    spare = [DEFAULT_TUNING.with_headroom(full, 45.0) - full for full in (1.0, 4.0, 20.0)]
+    assert spare == pytest.approx([spare[0]] * 3)
+    assert 1 < spare[0] < 2
+    assert DEFAULT_TUNING.with_headroom(0.0, 45.0) == 0.0
+    assert DEFAULT_TUNING.with_headroom(0.1, 45.0) < 1.0
+
+
+def test_a_longer_cold_start_keeps_more_replicas_ready() -> None:
+    _, short = _watch(_steady([600] * 4, cold_start_seconds=30.0), 60)
+    _, long = _watch(_steady([600] * 4, cold_start_seconds=600.0), 60)
+    assert (short.replicas, long.replicas) == (4, 6)
+
+
+def test_a_queue_is_spread_over_the_time_that_a_replica_takes() -> None:
+    def scene(waiting: int) -> Scene:
+        def seen(at: float) -> Observation:
+            pod = _pod("a", 900, running=20, finished=int(at), waiting=waiting)
+            return _seen(at, [0], pods=(pod,))
+
+        return seen
+
+    few, many = (_watch(scene(waiting), 200)[1].demand.arriving for waiting in (0, 150))
+    # 150 requests of 20 s of sequence each, over 75 s, in 50 slots
+    assert many.slots - few.slots == pytest.approx(150 * 20 / 75 / 50, rel=0.1)
 
 
 def test_an_operator_that_has_just_started_scales_out_but_not_in() -> None:
@@ -190,7 +227,17 @@ def test_a_scale_in_that_had_to_be_taken_back_makes_the_next_wait_longer() -> No
     history, _ = _watch(_steady([600] * 4), 300, history)  # and out again
     _, held = _watch(_steady([100] * 4), 1200, history)
     assert held.replicas == 4
-    assert len(history.regrets) == 1
+    assert history.regretted_at is not None
+
+
+def test_a_scale_in_that_was_taken_back_is_remembered_for_hours() -> None:
+    tuning = DEFAULT_TUNING
+    history, _ = _watch(_steady([600] * 4), 1000)
+    history, _ = _watch(_steady([100] * 2), 300, history)
+    history, _ = _watch(_steady([600] * 4), 300, history)
+    assert look_back_seconds(history, tuning) == 6 * tuning.look_back_seconds
+    history, _ = _watch(_steady([600] * 4), 3 * 3600, history)
+    assert look_back_seconds(history, tuning) == tuning.look_back_seconds
 
 
 def test_silent_pods_stop_scale_in_and_not_scale_out() -> None:

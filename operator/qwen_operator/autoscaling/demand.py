@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qwen_operator.autoscaling.history import History
-from qwen_operator.autoscaling.samples import Capacity, PodSample
+from qwen_operator.autoscaling.samples import Capacity, Observation
 from qwen_operator.autoscaling.tuning import Tuning
 
 _LEAST_HELD = 0.3  # replicas; caps are relative to what is held, and there must be a way from 0
 _ENOUGH_FINISHED = 10  # requests, to know what one costs
-_STUCK_SHARE = 0.1
+_DRAIN_SECONDS = 60.0  # the shortest that a queue is spread over
 _SMOOTHED_SECONDS = 30.0
 
 
@@ -26,6 +25,14 @@ class Load:
     def over(self, fill: Load) -> float:
         """Return the replicas that are filled so far by this."""
         return max(self.blocks / fill.blocks, self.slots / fill.slots)
+
+    def times(self, factor: float) -> Load:
+        """Return so many times this."""
+        return Load(factor * self.blocks, factor * self.slots)
+
+    def plus(self, other: Load) -> Load:
+        """Return the sum."""
+        return Load(self.blocks + other.blocks, self.slots + other.slots)
 
     def at_most(self, times: float, other: Load) -> Load:
         """Return this, capped at so many times another."""
@@ -42,8 +49,8 @@ class Demand:
     Attributes:
         held: by pods that take new requests at once.
         stuck: pods with a queue. It cannot move, so they are busy for a while, whatever is added.
-        arriving: what the present arrivals will hold by Little's law: their rate × what a request
-            holds × how long. Known before it is held.
+        arriving: what the present arrivals will hold by Little's law, their rate × what a request
+            holds × how long, known before it is held; and what waits, spread over a cold start.
         queued: what waits, where arrivals are not known.
     """
 
@@ -58,12 +65,11 @@ class Demand:
         return max(present, self.arriving.over(fill))
 
 
-def measure_demand(
-    history: History, pods: Sequence[PodSample], capacity: Capacity, tuning: Tuning
-) -> Demand:
-    """Return the demand of this moment."""
-    arriving = _arriving(history, capacity, tuning)
-    stuck = [p for p in pods if p.waiting + p.swapped > _STUCK_SHARE * p.running]
+def measure_demand(history: History, seen: Observation, horizon: float, tuning: Tuning) -> Demand:
+    """Return the demand of this moment; the horizon is when a replica ordered now is ready."""
+    pods, capacity = seen.pods, seen.capacity
+    arriving = _arriving(history, capacity, horizon, tuning)
+    stuck = [p for p in pods if p.waiting + p.swapped > tuning.stuck_share * p.running]
     free = [pod for pod in pods if pod not in stuck]
     return Demand(
         held=_load(sum(p.used for p in free), sum(p.running for p in free), capacity),
@@ -89,18 +95,22 @@ def _load(blocks: float, sequences: float, capacity: Capacity) -> Load:
     return Load(blocks / capacity.blocks, sequences / capacity.sequences)
 
 
-def _arriving(history: History, capacity: Capacity, tuning: Tuning) -> Load | None:
+def _arriving(history: History, capacity: Capacity, horizon: float, tuning: Tuning) -> Load | None:
     now = history.now
     recent, past = history.before(tuning.arrival_seconds), history.before(tuning.cost_seconds)
     finished, seconds = now.finished_ever - past.finished_ever, now.at - recent.at
     if not now.is_counted or finished < _ENOUGH_FINISHED or seconds < tuning.arrival_seconds / 2:
         return None
     count = now.arrived_ever - recent.arrived_ever
-    per_finished = max(0.0, count - tuning.arrival_doubt * math.sqrt(count)) / seconds / finished
-    blocks = per_finished * (now.block_seconds_ever - past.block_seconds_ever)
-    sequences = per_finished * (now.sequence_seconds_ever - past.sequence_seconds_ever)
+    rate = max(0.0, count - tuning.arrival_doubt * math.sqrt(count)) / seconds
+    each = _load(
+        (now.block_seconds_ever - past.block_seconds_ever) / finished,
+        (now.sequence_seconds_ever - past.sequence_seconds_ever) / finished,
+        capacity,
+    )
     held = _load(now.used, now.running, capacity)
-    return _load(blocks, sequences, capacity).at_most(tuning.arrival_cap, held)
+    waiting = each.times(now.waiting / max(horizon, _DRAIN_SECONDS))
+    return each.times(rate).at_most(tuning.arrival_cap, held).plus(waiting)
 
 
 def _queued(history: History, capacity: Capacity, tuning: Tuning) -> Load:

@@ -18,8 +18,6 @@ class Frame:
 
     Attributes:
         waiting: requests without blocks, waiting or swapped out.
-        gap: how much fuller the fullest pod is than the mean, as a share of a pool; None without
-            two pods that have had time to fill.
         is_counted: every engine counts finished requests, so arrivals are known.
         level: the demand in replicas, as judged then.
     """
@@ -29,7 +27,6 @@ class Frame:
     used: int
     running: int
     waiting: int
-    gap: float | None = None
     is_counted: bool = False
     level: float = 0.0
     arrived_ever: int = 0
@@ -68,14 +65,6 @@ def next_frame(last: Frame, before: Mapping[str, PodSample], seen: Observation) 
         sequence_seconds_ever=last.sequence_seconds_ever
         + seconds * (frame.running + last.running) / 2,
     )
-
-
-def gap_of(pods: tuple[PodSample, ...]) -> float | None:
-    """Return how much fuller the fullest pod is than the mean; None of fewer than two."""
-    if len(pods) < 2:
-        return None
-    used = [pod.used / pod.total for pod in pods]
-    return max(used) - sum(used) / len(used)
 
 
 def _is_restarted(was: PodSample, now: PodSample) -> bool:

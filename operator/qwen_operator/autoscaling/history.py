@@ -1,4 +1,4 @@
-"""What is kept of a deployment's past: minutes of frames, an hour of needs, the turns.
+"""What is kept of a deployment's past: minutes of frames, needs for longer, the turns.
 
 Immutable: `observe` and `remember_need` return the next history. It is lost with the operator; a
 new one holds the size until it has looked long enough.
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from qwen_operator.autoscaling.frames import Frame, first_frame, gap_of, next_frame
+from qwen_operator.autoscaling.frames import Frame, first_frame, next_frame
 from qwen_operator.autoscaling.samples import Observation, PodSample
 
 FRAMES_SECONDS = 630.0  # the longest window, and some
 NEEDS_SECONDS = 3600.0
 REGRET_SECONDS = 2400.0  # a scale-out so soon after a scale-in takes it back
-REGRETS_KEPT_SECONDS = 5400.0
+REGRET_KEPT_SECONDS = 3 * 3600.0
 _BUCKET_SECONDS = 30.0
-_FILLING_SECONDS = 90.0  # a new pod is emptier than the others for about so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +24,20 @@ class History:
     """A deployment's past, oldest first.
 
     Attributes:
-        needs: of each half minute, its start and the need in replicas, smoothed.
+        needs: of each half minute, its start and the largest need in replicas that two looks saw.
         pods: the latest sample of each pod.
-        first_seen: when each pod first had fresh figures.
         since: when watching began.
         grew_at, shrunk_at: when the deployment was last scaled out, and in if not taken back since.
-        regrets: when a scale-in was taken back.
+        regretted_at: when a scale-in was last taken back.
     """
 
     frames: tuple[Frame, ...] = ()
     needs: tuple[tuple[float, float], ...] = ()
     pods: Mapping[str, PodSample] = field(default_factory=dict)
-    first_seen: Mapping[str, float] = field(default_factory=dict)
     since: float | None = None
     grew_at: float | None = None
     shrunk_at: float | None = None
-    regrets: tuple[float, ...] = ()
+    regretted_at: float | None = None
 
     @property
     def now(self) -> Frame:
@@ -65,14 +62,11 @@ def observe(history: History, seen: Observation) -> History:
     if last is not None and seen.at <= last.at:
         return observe(History(), seen)
     frame = first_frame(seen) if last is None else next_frame(last, history.pods, seen)
-    first_seen = {pod.pod: history.first_seen.get(pod.pod, seen.at) for pod in seen.pods}
-    filled = tuple(p for p in seen.pods if first_seen[p.pod] <= seen.at - _FILLING_SECONDS)
     kept = tuple(f for f in history.frames if f.at > seen.at - FRAMES_SECONDS)
     return replace(
         history if last is None else _remember_turn(history, last, seen),
-        frames=(*kept, replace(frame, gap=gap_of(filled))),
+        frames=(*kept, frame),
         pods={pod.pod: pod for pod in seen.pods},
-        first_seen=first_seen,
         since=seen.at if history.since is None else history.since,
     )
 
@@ -83,13 +77,12 @@ def remember_level(history: History, level: float) -> History:
 
 
 def remember_need(history: History, replicas: float) -> History:
-    """Remember what was needed, smoothed within half a minute."""
+    """Remember what was needed."""
     at = history.now.at
     start = at // _BUCKET_SECONDS * _BUCKET_SECONDS
     kept = tuple(need for need in history.needs if need[0] > at - NEEDS_SECONDS - _BUCKET_SECONDS)
     if kept and kept[-1][0] == start:
-        smoothed = kept[-1][1] + (replicas - kept[-1][1]) / 3
-        return replace(history, needs=(*kept[:-1], (start, smoothed)))
+        return replace(history, needs=(*kept[:-1], (start, max(kept[-1][1], replicas))))
     return replace(history, needs=(*kept, (start, replicas)))
 
 
@@ -101,5 +94,4 @@ def _remember_turn(history: History, last: Frame, seen: Observation) -> History:
     grown, shrunk_at = replace(history, grew_at=seen.at), history.shrunk_at
     if shrunk_at is None or seen.at - shrunk_at > REGRET_SECONDS:
         return grown
-    kept = tuple(at for at in history.regrets if at > seen.at - REGRETS_KEPT_SECONDS)
-    return replace(grown, shrunk_at=None, regrets=(*kept, seen.at))
+    return replace(grown, shrunk_at=None, regretted_at=seen.at)

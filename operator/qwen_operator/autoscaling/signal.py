@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from qwen_operator.autoscaling.demand import Demand, Load, growth, measure_demand
 from qwen_operator.autoscaling.history import (
     NEEDS_SECONDS,
-    REGRETS_KEPT_SECONDS,
+    REGRET_KEPT_SECONDS,
     History,
     observe,
     remember_level,
@@ -22,7 +22,6 @@ from qwen_operator.autoscaling.tuning import DEFAULT_TUNING, Tuning
 
 NET_RATE_SECONDS = 60.0  # the window of net_blocks_per_second
 _DELAY_SECONDS = 15.0  # scrape and HPA, before a cold start begins
-_LEAST_FILL = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,39 +65,30 @@ def decide(
     """Take in an observation; return the history with it, and what it asks for."""
     history = observe(history, seen)
     horizon = seen.cold_start_seconds + _DELAY_SECONDS
-    fill = _fill(history, horizon, tuning)
-    demand = measure_demand(history, seen.pods, seen.capacity, tuning)
-    level = tuning.with_headroom(demand.replicas(fill))
+    demand = measure_demand(history, seen, horizon, tuning)
+    full = demand.replicas(Load(tuning.block_fill, tuning.slot_fill))
+    level = tuning.with_headroom(full, horizon)
     history = remember_level(history, level)
     needed = _needed_later(history, horizon, tuning)
-    history = remember_need(history, level)
+    history = remember_need(history, min(frame.level for frame in history.frames[-2:]))
     replicas, reason = _size(history, seen, needed, tuning)
     return history, _signal(history, seen, demand, (needed, replicas, reason))
 
 
 def look_back_seconds(history: History, tuning: Tuning) -> float:
-    """Return how long a scale-in looks back: longer after each that had to be taken back."""
-    recent = sum(at > history.now.at - REGRETS_KEPT_SECONDS for at in history.regrets)
-    return min(tuning.look_back_seconds * tuning.regret_factor**recent, NEEDS_SECONDS)
-
-
-def _fill(history: History, horizon: float, tuning: Tuning) -> Load:
-    """Return how full replicas may be on average, before head-room is added."""
-    margin = tuning.margin(horizon)
-    blocks = tuning.block_fill - margin
-    gaps = [frame.gap for frame in history.frames if frame.gap is not None]
-    if len(gaps) > 12:
-        gap = sum(gaps) / len(gaps)
-        blocks = min(blocks, tuning.worst_full - tuning.gap_weight * gap)
-    return Load(max(blocks, _LEAST_FILL), tuning.slot_fill - margin)
+    """Return how long a scale-in looks back: longer once one had to be taken back."""
+    regretted = history.regretted_at
+    if regretted is None or history.now.at - regretted >= REGRET_KEPT_SECONDS:
+        return tuning.look_back_seconds
+    return min(tuning.look_back_seconds * tuning.regret_factor, NEEDS_SECONDS)
 
 
 def _needed_later(history: History, horizon: float, tuning: Tuning) -> float:
     """Return the replicas needed when one ordered now is ready: it goes on as it did so long."""
-    window = min(max(horizon, 45.0), 600.0)
+    window = min(max(horizon, 60.0), 600.0)
     level = history.now.level
-    more = growth(history, window) * horizon / window
-    return level + max(0.0, more - tuning.growth_ignored * level)
+    more = growth(history, window) * horizon / window - tuning.growth_ignored * level
+    return level + min(max(0.0, more), tuning.growth_cap * level)
 
 
 def _size(

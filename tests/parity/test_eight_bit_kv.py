@@ -92,12 +92,15 @@ def test_forks_copy_their_tail_with_its_scales(folder: Path, kv_dtype: str) -> N
 @pytest.fixture(scope="module")
 def plain() -> Quality:
     folder = build_smollm2()
-    return measure(folder, read_ids(folder, 200))
+    return measure(folder, read_ids(folder))
 
 
 def test_a_real_model_loses_next_to_nothing(kv_dtype: str, plain: Quality) -> None:
-    """Measured: perplexity ± 0.3 %, the same likeliest id at 98 % of the places."""
+    """Measured: perplexity ± 0.3 %, the same likeliest id at 96 to 98 % of the places.
+
+    Of the whole text: of 200 tokens, one way of summing beside another differs at 3 %.
+    """
     folder = build_smollm2()
-    found = measure(folder, read_ids(folder, 200), kv_cache_dtype=kv_dtype)
-    assert found.perplexity == pytest.approx(plain.perplexity, rel=0.02)
+    found = measure(folder, read_ids(folder), kv_cache_dtype=kv_dtype)
+    assert found.perplexity == pytest.approx(plain.perplexity, rel=0.01)
     assert found.agreement(plain) > 0.95

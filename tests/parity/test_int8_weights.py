@@ -43,7 +43,7 @@ def test_ids_are_those_of_transformers_with_the_rounded_weights(name: str, tmp_p
 @pytest.fixture(scope="module")
 def plain() -> Quality:
     folder = build_smollm2()
-    return measure(folder, read_ids(folder, 200))
+    return measure(folder, read_ids(folder))
 
 
 @pytest.mark.parametrize("has_library", [True, False], ids=["as built", "torch alone"])
@@ -52,7 +52,11 @@ def test_a_real_model_loses_next_to_nothing(
 ) -> None:
     if not has_library:
         monkeypatch.setattr(NativeLibrary, "find", lambda: None)
+    """Measured: perplexity ± 0.5 %, the same likeliest id at 96 to 97 %.
+
+    Of the whole text: of 200 tokens, one way of summing beside another differs at 3 %.
+    """
     folder = build_smollm2()
-    found = measure(folder, read_ids(folder, 200), quantization="int8")
-    assert found.perplexity == pytest.approx(plain.perplexity, rel=0.02)
+    found = measure(folder, read_ids(folder), quantization="int8")
+    assert found.perplexity == pytest.approx(plain.perplexity, rel=0.01)
     assert found.agreement(plain) > 0.95

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from qwen_operator.autoscaling.cold_start import expected_cold_start, remember_cold_start
 from qwen_operator.autoscaling.history import History
 from qwen_operator.autoscaling.hpa_value import hpa_value
 from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
@@ -149,6 +147,12 @@ def test_a_queue_counts_where_arrivals_are_not_known() -> None:
     assert signal.reason == "BlocksNeeded"
 
 
+def test_a_request_that_has_just_come_to_an_idle_pod_is_no_queue() -> None:
+    pods = (_pod("a", 0, waiting=1), _pod("b", 0))
+    _, signal = _watch(_steady([0, 0], pods=pods), 660)
+    assert (signal.replicas, signal.reason) == (1, "BlocksSpare")
+
+
 def test_slots_run_out_as_blocks_do() -> None:
     pods = tuple(_pod(f"p{i}", 100, running=50) for i in range(2))
     _, full = _watch(_steady([0, 0], pods=pods), 60)
@@ -285,16 +289,3 @@ def test_the_hpa_is_told_what_it_does_not_overlook(wanted: int, replicas: int, s
     assert hpa_value(wanted, replicas) == said
     if wanted > replicas:
         assert said / replicas > 1.1
-
-
-def test_the_longest_of_the_last_three_starts_is_expected() -> None:
-    known: tuple[float, ...] = ()
-    assert expected_cold_start(known, 120.0) == 120.0
-    for seconds in (300.0, 40.0, 50.0, 45.0):
-        known = remember_cold_start(known, seconds)
-    assert expected_cold_start(known, 120.0) == 50.0
-
-
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0, 1e9])
-def test_a_start_that_cannot_have_taken_so_long_is_not_remembered(seconds: float) -> None:
-    assert remember_cold_start((30.0,), seconds) == (30.0,)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from qwen_operator.autoscaling.history import History
-from qwen_operator.autoscaling.samples import Capacity, Observation
+from qwen_operator.autoscaling.samples import Capacity, Observation, PodSample
 from qwen_operator.autoscaling.tuning import Tuning
 
 _LEAST_HELD = 0.3  # replicas; caps are relative to what is held, and there must be a way from 0
@@ -69,7 +69,7 @@ def measure_demand(history: History, seen: Observation, horizon: float, tuning: 
     """Return the demand of this moment; the horizon is when a replica ordered now is ready."""
     pods, capacity = seen.pods, seen.capacity
     arriving = _arriving(history, capacity, horizon, tuning)
-    stuck = [p for p in pods if p.waiting + p.swapped > tuning.stuck_share * p.running]
+    stuck = [p for p in pods if _is_stuck(p, tuning)]
     free = [pod for pod in pods if pod not in stuck]
     return Demand(
         held=_load(sum(p.used for p in free), sum(p.running for p in free), capacity),
@@ -77,6 +77,11 @@ def measure_demand(history: History, seen: Observation, horizon: float, tuning: 
         arriving=arriving or Load(),
         queued=Load() if arriving else _queued(history, capacity, tuning),
     )
+
+
+def _is_stuck(pod: PodSample, tuning: Tuning) -> bool:
+    """Say whether its queue waits for room; beside nothing that runs, it has but just come."""
+    return pod.running > 0 and pod.waiting + pod.swapped > tuning.stuck_share * pod.running
 
 
 def growth(history: History, seconds: float) -> float:

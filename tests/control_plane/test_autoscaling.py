@@ -29,6 +29,7 @@ def test_replicas_follow_the_blocks_and_stay_when_nothing_is_known(
     kwok_nodes("plain-0")
     qwen.apply("chat", **SCALED)
     qwen.wait_for("chat", "Available", "Serving")
+    fleet.fill(free=98)  # with 90 of 100 free in each, a second replica stays as head-room
     until(lambda: fleet.replicas() == 1, what="scaled in", within_seconds=SECONDS)
     qwen.wait_for("chat", "Autoscaling", "Following")
     root = "/apis/external.metrics.k8s.io/v1beta1"

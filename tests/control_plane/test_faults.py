@@ -39,7 +39,7 @@ def test_without_its_operator_an_hpa_holds_and_a_scale_up_that_was_cut_short_is_
     qwen: Qwen, metrics_operator: OperatorProcess, kwok_nodes: NodeFactory, fleet: Fleet
 ) -> None:
     kwok_nodes("plain-0")
-    _served(qwen, fleet, free=90)
+    _served(qwen, fleet, free=98)
     _until_replicas(fleet, 1)
 
     metrics_operator.kill()

@@ -71,7 +71,7 @@ def test_while_an_engine_is_silent_nothing_is_scaled_in(
     until(lambda: fleet.replicas() and len(fleet.engines) == 3, what="pods", within_seconds=SECONDS)
     silent = next(iter(fleet.engines.values()))
     silent.answers.clear()
-    fleet.fill(free=90)
+    fleet.fill(free=98)
 
     def reason() -> str | None:
         found: str | None = qwen.status("chat").get("autoscaling", {}).get("reason")
@@ -89,7 +89,7 @@ def test_an_api_server_that_is_away_for_half_a_minute_costs_time_and_nothing_els
     qwen: Qwen, metrics_operator: OperatorProcess, kwok_nodes: NodeFactory, fleet: Fleet
 ) -> None:
     kwok_nodes("plain-0")
-    _served(qwen, fleet, free=90)
+    _served(qwen, fleet, free=98)
     _until_replicas(fleet, 1)
     with _stopped(qwen.cluster):
         time.sleep(30)

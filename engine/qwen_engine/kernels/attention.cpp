@@ -125,8 +125,7 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
     const Floats share = splat(1.0f / total[head]);
     for (int part = 0; part < kParts; ++part) {
       Rows::store(layer.output + origin + head * kSize + part * 32,
-                  mul(sum[head][part].even, share),
-                  mul(sum[head][part].odd, share));
+                  mul(sum[head][part].even, share), mul(sum[head][part].odd, share));
     }
   }
 }

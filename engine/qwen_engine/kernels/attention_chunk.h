@@ -93,10 +93,9 @@ FMA_TARGET void load_panel(const Layer& layer, const Work& work, long panel, Scr
         if constexpr (kDot) {
           store_words(target + (i / 2 + pair) * kLanes + half, rows[pair]);
         } else {
-          const Words mask = splat_word(static_cast<int>(0xffff0000));
           float* even = target + (i + 2 * pair) * kLanes + half;
           store_words(even, shift_left(rows[pair], 16));
-          store_words(even + kLanes, and_words(rows[pair], mask));
+          store_words(even + kLanes, upper_halves(rows[pair]));
         }
       }
     }
@@ -148,8 +147,7 @@ FMA_TARGET void soften(Scratch& scratch, long panel, long start, long count, flo
     const long sure = scratch.position[panel][half];  // positions rise with the lanes
     Floats before = load_floats(scratch.most[panel] + half), most = before;
     for (long token = 0; token < count; ++token) {
-      Floats score = mul(load_floats(scores + token * kLanes),
-                                   splat(scratch.key_factor[token]));
+      Floats score = mul(load_floats(scores + token * kLanes), splat(scratch.key_factor[token]));
       if (start + token > sure) {
         const Words here = splat_word(static_cast<int32_t>(start + token));
         score = select(is_less(position, here), splat(-INFINITY), score);
@@ -187,8 +185,7 @@ FMA_TARGET void store_panel(const Layer& layer, const Work& work, long panel, Sc
   const long size = layer.cache.size, first = panel * kLanes;
   const float* sums = scratch.sums.data() + panel * size * kLanes;
   for (long half = 0; half < kLanes; half += 16) {
-    const Floats share = div(splat(1.0f),
-                                       load_floats(scratch.total[panel] + half));
+    const Floats share = div(splat(1.0f), load_floats(scratch.total[panel] + half));
     for (long i = 0; i < size; i += 32) {
       Words rows[16];
       for (long pair = 0; pair < 16; ++pair) {

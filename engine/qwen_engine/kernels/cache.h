@@ -169,8 +169,7 @@ FMA_TARGET inline void store_eight_bit(const uint16_t* x, long size, Format form
     Floats value = div(load16(x + i), splat(scale));
     value = max_of(value, splat(-largest));
     value = min_of(value, splat(largest));
-    Bytes bytes =
-        format == kInt8 ? narrow_to_bytes(to_words(value)) : to_e4m3(value);
+    Bytes bytes = format == kInt8 ? narrow_to_bytes(to_words(value)) : to_e4m3(value);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(row + i), bytes);
   }
 }

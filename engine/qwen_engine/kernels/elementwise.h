@@ -55,8 +55,7 @@ FMA_TARGET inline void turn_head(const uint16_t* x, const uint16_t* weight, cons
       second = mul(second, load16(weight + half + i));
     }
     Floats low = fnmadd(second, load16(sin + i), mul(first, load16(cos + i)));
-    Floats high = fmadd(first, load16(sin + half + i),
-                                  mul(second, load16(cos + half + i)));
+    Floats high = fmadd(first, load16(sin + half + i), mul(second, load16(cos + half + i)));
     store16(out + i, low);
     store16(out + half + i, high);
   }

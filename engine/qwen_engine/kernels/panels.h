@@ -72,11 +72,9 @@ FMA_TARGET inline void fma_columns(const float* x, const uint16_t* w, long in, c
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows, ahead += out.ahead_step) {
     prefetch_weights(w, ahead);
-    Words pairs[kParts];
     Floats weights[kParts];
     for (int part = 0; part < kParts; ++part) {
-      pairs[part] = load_words(w + 2 * (column + 16 * part));
-      weights[part] = floats_of(shift_left(pairs[part], 16));
+      weights[part] = floats_of(shift_left(load_words(w + 2 * (column + 16 * part)), 16));
     }
     for (int row = 0; row < kRows; ++row) {
       const Floats value = splat(x[row]);
@@ -84,6 +82,8 @@ FMA_TARGET inline void fma_columns(const float* x, const uint16_t* w, long in, c
         sums[row][part] = fmadd(value, weights[part], sums[row][part]);
       }
     }
+    // Read a second time, from the L1 cache: to keep the pairs would take registers that the sums
+    // need. The compiler must not see that it is the same address, or it keeps them all the same.
     const uint16_t* again = w;
     asm("" : "+r"(again));
     for (int part = 0; part < kParts; ++part) {

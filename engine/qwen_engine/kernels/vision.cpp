@@ -19,7 +19,7 @@ namespace {
 // x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, by 1 + tanh(u) = 2 / (1 + e^-2u).
 FMA_TARGET inline Floats gelu16(Floats x) {
   Floats inner = fmadd(mul(x, x), splat(-2 * 0.7978845608f * 0.044715f),
-                                 splat(-2 * 0.7978845608f));
+                       splat(-2 * 0.7978845608f));
   Floats below = add(splat(1.0f), exp16(mul(x, inner)));
   return div(x, below);
 }

@@ -87,8 +87,7 @@ FMA_TARGET void to_shares(float* scores, long count, float scale, float* most, f
         const Words half_up = splat_word(0x8000);
         Words low = add_words(bits_of(even), half_up);
         Words high = add_words(bits_of(odd), half_up);
-        high = and_words(high, splat_word(static_cast<int>(0xffff0000)));
-        low = or_words(shift_right(low, 16), high);
+        low = or_words(shift_right(low, 16), upper_halves(high));
         store_words(x + key / 2 * kLanes, low);
       } else {
         store_floats(x + key * kLanes, even);
@@ -193,8 +192,7 @@ void attend_frames(const T* heads, long num_heads, long total, long size, long f
 extern "C" {
 
 // Queries `first` … first + rows see their frames, of frame_rows each, from row `seen` on: whole
-// frames, or a part of one. bfloat16 only where qwen_kernels() says
-// that pairs are multiplied.
+// frames, or a part of one. bfloat16 only where qwen_kernels() says that pairs are multiplied.
 // output: [rows][num_heads · size].
 void qwen_vision_attend(int is_wide, const void* heads, void* output, long num_heads, long total,
                         long size, long first, long rows, long seen, long frame_rows,

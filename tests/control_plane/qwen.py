@@ -110,6 +110,16 @@ class Qwen:
 
         return until(found, what=f"{name} {kind} says {words!r}", within_seconds=SECONDS)
 
+    def evict(self, pod: str) -> None:
+        """Evict a pod as `kubectl drain` does. Raises CommandError."""
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": self.namespace},
+        }
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
+        self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
     def wait_gone(self, kind: str, name: str) -> None:
         """Wait until an object is gone."""
         until(lambda: not self.get(kind, name), what=f"{kind} {name} gone", within_seconds=SECONDS)

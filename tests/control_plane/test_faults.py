@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -134,13 +133,7 @@ def test_an_evicted_pod_and_those_of_a_lost_node_are_replaced(
     qwen.wait_for("chat", "Progressing", "Settled")
     lost = _nodes_of(qwen)[-1]
     evicted = next(pod["metadata"]["name"] for pod in qwen.all("pod"))
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": evicted, "namespace": qwen.namespace},
-    }
-    path = f"/api/v1/namespaces/{qwen.namespace}/pods/{evicted}/eviction"
-    qwen.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    qwen.evict(evicted)
     until(
         lambda: evicted not in _names_of(qwen) and len(_names_of(qwen)) == 4,
         what="another pod",

@@ -21,17 +21,6 @@ OFFICE = {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.9.0.0/16"]}}
 OPERATOR = {"podSelector": {"matchLabels": {"app": "operator"}}, "namespaceSelector": {}}
 
 
-def evict(qwen: Qwen, pod: str) -> None:
-    """Evict a pod as `kubectl drain` does. Raises CommandError."""
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod, "namespace": qwen.namespace},
-    }
-    path = f"/api/v1/namespaces/{qwen.namespace}/pods/{pod}/eviction"
-    qwen.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
-
-
 def pods(qwen: Qwen) -> list[str]:
     staying = [pod for pod in qwen.all("pod") if "deletionTimestamp" not in pod["metadata"]]
     return [pod["metadata"]["name"] for pod in staying]
@@ -51,14 +40,14 @@ def test_a_budget_lets_drains_take_one_of_three_pods_and_the_only_one_at_any_tim
     until(lambda: budget_status(qwen) == (3, 1), what="its budget", within_seconds=SECONDS)
     qwen.cluster.kubectl("cordon", "plain-0")  # so that nobody takes the place of who goes
     first, second, _ = pods(qwen)
-    evict(qwen, first)
+    qwen.evict(first)
     until(lambda: budget_status(qwen) == (3, 0), what="none may go now", within_seconds=SECONDS)
     with pytest.raises(CommandError, match="disruption budget"):
-        evict(qwen, second)
+        qwen.evict(second)
     qwen.kubectl("scale", "qwen/chat", "--replicas=1")
     qwen.wait_gone("pdb", "chat")
     until(lambda: len(pods(qwen)) == 1, what="one pod", within_seconds=SECONDS)
-    evict(qwen, *pods(qwen))
+    qwen.evict(*pods(qwen))
 
 
 def test_beside_a_budget_of_the_users_ours_goes_so_that_pods_can_be_evicted(
@@ -83,7 +72,7 @@ def test_beside_a_budget_of_the_users_ours_goes_so_that_pods_can_be_evicted(
         what="the user's budget at work",
         within_seconds=SECONDS,
     )
-    evict(qwen, pods(qwen)[0])  # with two budgets: "has more than one PodDisruptionBudget"
+    qwen.evict(pods(qwen)[0])  # with two budgets: "has more than one PodDisruptionBudget"
     qwen.kubectl("delete", "pdb", "mine")
     until(lambda: qwen.get("pdb", "chat"), what="ours again", within_seconds=SECONDS)
 

@@ -1,6 +1,6 @@
 """The product on a real node: the chart installed, and one model served for all tests to use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ def release(cluster: Cluster) -> Release:
     release = Release(cluster)
     release.install()
     return release
+
+
+@pytest.fixture
+def to_zero(release: Release) -> Iterator[Release]:
+    """The chart with its activator, for the length of a test."""
+    release.install("--set", "activator.enabled=true")
+    yield release
+    release.install()
 
 
 @pytest.fixture(scope="session")

@@ -94,14 +94,6 @@ class Visitor:
 
 
 @pytest.fixture
-def to_zero(release: Release) -> Iterator[Release]:
-    """The chart with its activator, for the length of a test."""
-    release.install("--set", "activator.enabled=true")
-    yield release
-    release.install()
-
-
-@pytest.fixture
 def clients() -> Iterator[ThreadPoolExecutor]:
     """Threads for clients that wait."""
     with ThreadPoolExecutor(2 * NUM_CLIENTS) as pool:
@@ -111,10 +103,7 @@ def clients() -> Iterator[ThreadPoolExecutor]:
 def test_who_waits_at_the_old_one_is_sent_away_and_who_comes_then_is_held_by_the_new(
     cluster: Cluster, to_zero: Release, models: Path, namespace: str, clients: ThreadPoolExecutor
 ) -> None:
-    offer_folder(cluster, models, claim="models", namespace=namespace)
-    served = Served(cluster, namespace, "chat")
-    scaling = {"minReplicas": 0, "maxReplicas": 1, "idleSeconds": 60}
-    served.apply_tiny(build_tiny("qwen3-tied"), replicas=0, autoscaling=scaling, template=NOWHERE)
+    served = _apply_asleep(cluster, models, namespace)
     url, old = _routed_to(served), _activator_of(served)
     assert ask(f"{url}/v1/models", seconds=5).status == 200
 
@@ -150,10 +139,7 @@ def test_who_waits_at_the_old_one_is_sent_away_and_who_comes_then_is_held_by_the
 def test_who_waits_at_an_activator_that_dies_sees_it_and_soon_another_is_there(
     cluster: Cluster, to_zero: Release, models: Path, namespace: str, clients: ThreadPoolExecutor
 ) -> None:
-    offer_folder(cluster, models, claim="models", namespace=namespace)
-    served = Served(cluster, namespace, "chat")
-    scaling = {"minReplicas": 0, "maxReplicas": 1, "idleSeconds": 60}
-    served.apply_tiny(build_tiny("qwen3-tied"), replicas=0, autoscaling=scaling, template=NOWHERE)
+    served = _apply_asleep(cluster, models, namespace)
     url = _routed_to(served)
     held = _call(clients, served, url)
     until(lambda: _waits(served), what="requests held", within_seconds=30)
@@ -169,6 +155,15 @@ def test_who_waits_at_an_activator_that_dies_sees_it_and_soon_another_is_there(
     )
     print(f"the Service refused for {time.monotonic() - begun:.1f} s")
     assert [answer.status for answer in cut] == [0] * NUM_CLIENTS, "they see that they are cut"
+
+
+def _apply_asleep(cluster: Cluster, models: Path, namespace: str) -> Served:
+    """Apply a model that is scaled to zero, whose pods no node takes."""
+    offer_folder(cluster, models, claim="models", namespace=namespace)
+    served = Served(cluster, namespace, "chat")
+    scaling = {"minReplicas": 0, "maxReplicas": 1, "idleSeconds": 60}
+    served.apply_tiny(build_tiny("qwen3-tied"), replicas=0, autoscaling=scaling, template=NOWHERE)
+    return served
 
 
 def _call(clients: ThreadPoolExecutor, served: Served, url: str) -> list[Future[Answer]]:

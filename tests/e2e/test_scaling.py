@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from tests.e2e.release import Release
 from tests.e2e.scaling_model import ScaledModel
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def to_zero(release: Release) -> Iterator[Release]:
-    """The chart with its activator, for the length of a test."""
-    release.install("--set", "activator.enabled=true")
-    yield release
-    release.install()
 
 
 def test_replicas_follow_the_blocks_in_use_from_one_to_three_and_to_none(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
+from hypothesis import settings
 
 # Before torch is imported: on cores shared with others, threads that spin at the end of each
 # parallel region make the engine's own tests several times slower (qwen_engine/environment.py).
@@ -20,6 +21,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from tests.cluster import kwok, launch, tools
 from tests.cluster.client import Cluster
 from tests.cluster.paths import RunDirectory
+
+# Cores are shared with others, so an example's time says nothing of the code.
+settings.register_profile("shared-cores", deadline=None)
+settings.load_profile("shared-cores")
 
 Shown = Callable[[], AbstractContextManager[None]]
 

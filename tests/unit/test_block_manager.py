@@ -181,7 +181,7 @@ def test_forgetting_prefixes_leaves_the_blocks_usable() -> None:
     assert manager.pool.num_free == 0
 
 
-@settings(max_examples=60, stateful_step_count=60, deadline=None)
+@settings(max_examples=60, stateful_step_count=60)
 class PoolMachine(RuleBasedStateMachine):
     """Random admissions, growth, preemption-like freeing; a model of contents checks every hit."""
 

@@ -120,5 +120,5 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.cache.is_ready(key) <= (key in self.on_device)
 
 
-CacheMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+CacheMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 TestCacheMachine = CacheMachine.TestCase

@@ -133,7 +133,7 @@ def test_a_plan_demanded_again_is_the_same_plan(device, count):
     assert len(flags) == len(set(flags))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(17_000, 100_000), st.integers(0, 30_000), st.sampled_from([None, 1, 4]))
 def test_more_memory_never_gives_a_shorter_context_beside_pictures(mib, more, images):
     limits = None if images is None else {"image": images}

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from qwen_engine.planning import (
@@ -106,6 +106,11 @@ def test_what_fits_at_a_length_fits_at_every_shorter_one(model, card, demands, d
 
 @settings(max_examples=40)
 @given(MODELS, CARDS, DEMANDS)
+@example(  # the pictures of the shorter context must not be larger than those it was judged by
+    find_model("Qwen/Qwen3-VL-8B-Instruct"),
+    gpu_from_spec("NVIDIA-L4"),
+    Demands(max_model_len=38_105, max_num_batched_tokens=18_581),
+)
 def test_each_way_out_of_a_refusal_really_fits(model, card, demands):
     try:
         make_plan(model, card, demands)

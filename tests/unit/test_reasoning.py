@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen_engine.parsing.reasoning import (
@@ -58,7 +58,6 @@ def test_both_parts_are_the_same_in_one_piece_and_character_by_character(
         assert read(cut, is_thinking=is_thinking) == (reasoning, content)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "think", ">", "\n", "a", " "])),
     st.booleans(),

@@ -27,7 +27,7 @@ _arrivals = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     arrivals=_arrivals,
     num_blocks=st.integers(5, 12),
@@ -88,7 +88,7 @@ def add_family(
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     num_blocks=st.integers(5, 9),  # the worst one needs 5
     num_prompt=st.integers(1, 10),

@@ -22,7 +22,7 @@ _requests = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     requests=_requests,
     num_blocks=st.integers(10, 30),

@@ -24,7 +24,7 @@ _requests = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     requests=_requests,
     pools=st.tuples(st.integers(0, 8), st.sampled_from([3, 40, 40])),  # device: beyond one request

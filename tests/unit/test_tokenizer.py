@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen_engine.errors import ChatTemplateError, RequestError, TokenizerError
@@ -23,7 +23,6 @@ def tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.from_folder(folder)
 
 
-@settings(deadline=None)
 @given(ids=st.lists(st.integers(0, 383), max_size=40), skip=st.booleans())
 def test_token_by_token_gives_the_text_of_decoding_at_once(
     tokenizer: Tokenizer, ids: list[int], skip: bool
@@ -33,7 +32,6 @@ def test_token_by_token_gives_the_text_of_decoding_at_once(
     assert text == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
-@settings(deadline=None)
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_a_text_survives_the_round_trip(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)

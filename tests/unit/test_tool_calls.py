@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen_engine.parsing.tool_calls import Arguments, CallStart, Event, Text, ToolCallParser
@@ -97,7 +97,6 @@ _JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=4), _JSON), st.booleans(), st.data())
 def test_any_arguments_come_out_as_they_went_in(
     arguments: dict[str, object], is_ascii: bool, data: st.DataObject

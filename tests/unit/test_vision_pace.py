@@ -16,7 +16,7 @@ FRAMES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(FRAMES, st.integers(1, 2000))
 def test_a_cut_tile_has_the_same_patches_which_see_the_same_frames(
     frames: list[tuple[int, int]], num_rows: int

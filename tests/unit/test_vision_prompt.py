@@ -77,7 +77,7 @@ def test_as_many_pictures_as_placeholders_must_be_given(
         write_timestamps(VIDEO, [])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 5000)), min_size=1, max_size=6))
 def test_tiles_hold_every_patch_once_and_see_whole_frames(frames: list[tuple[int, int]]) -> None:
     sizes = [size for count, size in frames for _ in range(count)]
@@ -106,7 +106,7 @@ def prompts(draw: st.DrawFn) -> tuple[int, list[Span]]:
     return position + draw(st.integers(0, 4)), spans
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(prompts(), st.integers(1, 9))
 def test_however_a_prompt_is_cut_every_row_is_placed_once(
     prompt: tuple[int, list[Span]], size: int

@@ -84,13 +84,16 @@ class Pictures:
         )
 
     def smaller(self) -> Iterator[Pictures]:
-        """Yield ever smaller ones, each half of the one before."""
-        tokens = self.largest_tokens // 2
-        while self.least_tokens is not None and tokens >= self.least_tokens:
+        """Yield ever smaller ones, each half of the one before, and at last the smallest.
+
+        The last are the same whatever the first: what fits at a length fits at every shorter one.
+        """
+        tokens = self.largest_tokens
+        while self.least_tokens is not None and tokens > self.least_tokens:
+            tokens = max(tokens // 2, self.least_tokens)
             yield self.at_most(
                 tokens, f"the most of which {self._how_many} leaves half of the context to text"
             )
-            tokens //= 2
 
     @property
     def _how_many(self) -> str:

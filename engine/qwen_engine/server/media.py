@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from qwen_engine.encoder_cache import check_num_tokens
 from qwen_engine.errors import InvalidMediaError
+from qwen_engine.host_memory import return_free_memory
 from qwen_engine.server.media_fetch import MediaFetcher
 from qwen_engine.server.protocol.content import MediaRef
 from qwen_engine.server.settings import MIB
@@ -35,6 +36,9 @@ MAX_THREADS = 4
 ITEMS_AT_ONCE = 8
 MAX_REQUEST_BYTES = 256 * MIB  # encoded
 KEPT_BYTES = 64 * MIB  # patches of pictures that may come again
+# Without media to read before what decoding took goes back to the system: the allocator would keep
+# up to 100 MB of it, in pieces.
+QUIET_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class MediaReader:
         self._limits |= limits
         self._max_tokens = max_tokens
         self._kept = _Kept(KEPT_BYTES)
+        self._num_reading = 0
+        self._quiet: asyncio.TimerHandle | None = None
         cores = len(os.sched_getaffinity(0))
         number = max(1, min(MAX_THREADS, cores // 2))
         # Apart: a video takes up to a minute, in which pictures must not wait.
@@ -96,6 +102,13 @@ class MediaReader:
         param = "mm_processor_kwargs"
         settings = self._settings.changed(changes, param=param).within(self._settings, param=param)
         self._check_number(refs)
+        self._begin()
+        try:
+            return await self._read(refs, settings)
+        finally:
+            self._end()
+
+    async def _read(self, refs: Sequence[MediaRef], settings: ProcessorSettings) -> list[Media]:
         reading = _Reading(self._fetcher, settings, self._in_thread)
         opened = await together(reading.open(ref) for ref in refs)
         unique = {each.key: each for each in opened}
@@ -106,8 +119,23 @@ class MediaReader:
         return [media[each.key] for each in opened]
 
     def close(self) -> None:
+        if self._quiet is not None:
+            self._quiet.cancel()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self) -> None:
+        self._num_reading += 1
+        if self._quiet is not None:
+            self._quiet.cancel()
+
+    def _end(self) -> None:
+        self._num_reading -= 1
+        if not self._num_reading:
+            loop = asyncio.get_running_loop()
+            self._quiet = loop.call_later(
+                QUIET_SECONDS, self._threads["image"].submit, return_free_memory
+            )
 
     def _check_number(self, refs: Sequence[MediaRef]) -> None:
         for kind, limit in self._limits.items():

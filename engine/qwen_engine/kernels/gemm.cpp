@@ -79,10 +79,12 @@ void qwen_linear(const uint16_t* x, long x_stride, const void* w, const uint16_t
                  long rows, long out, long in, int way, float* scratch, int num_threads) {
   const qwen::Way chosen = static_cast<qwen::Way>(way);
   const qwen::Weight weight{w, bias, out, in};
+  qwen::Counter counter{0};
 #pragma omp parallel num_threads(num_threads)
   {
+    qwen::Turn turn(counter);
     qwen::pack(x, x_stride, rows, in, chosen, scratch);
-    qwen::multiply(scratch, rows, weight, chosen, false, y, out);
+    qwen::multiply(scratch, rows, weight, chosen, false, y, out, turn);
   }
 }
 

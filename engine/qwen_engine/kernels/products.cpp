@@ -42,6 +42,34 @@ uint16_t* room_for(long size) {
   return room.data();
 }
 
+// A product's panels in pieces: large ones first, so that threads seldom write side by side, and
+// small ones at last, so that none waits long for another. Panel by panel in turns, two Zen 5 cores
+// took 16 rows through all layers in 98 ms, in pieces in 34.
+class Pieces {
+ public:
+  explicit Pieces(long num_panels) : num_panels_(num_panels), share_(3 * omp_get_num_threads()) {
+    for (long panel = 0; panel < num_panels; panel += size(panel)) ++count_;
+  }
+
+  long count() const { return count_; }
+
+  // The first panel of a piece; of the one after the last: all panels.
+  long start(long piece) const {
+    long panel = 0;
+    while (piece-- > 0) panel += size(panel);
+    return panel;
+  }
+
+ private:
+  // Two panels at least: processors fetch lines by twos, also those that another has written.
+  long size(long panel) const {
+    const long left = num_panels_ - panel;
+    return std::min(left, std::max(2L, left / share_ * 2));
+  }
+
+  long num_panels_, share_, count_ = 0;
+};
+
 void multiply_panel(const PanelWork& work, long panel, long next, uint16_t* y, long stride) {
   if (work.way == kFma || work.way == kDot) {
     multiply_bfloat16(work, panel, next, y, stride);
@@ -77,27 +105,27 @@ void pack(const uint16_t* x, long stride, long rows, long in, Way way, float* pa
 }
 
 void multiply(const float* packed, long rows, const Weight& weight, Way way, bool is_gated,
-              uint16_t* y, long stride) {
+              uint16_t* y, long stride, Turn& turn) {
   const Blocks blocks(rows, way);
   const long row_bytes = packed_width(weight.in, way) * 4;
   const long per_chunk = kChunkBytes / (row_bytes * kRowsAtOnce) + 1;  // blocks
   const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
   const long num_panels = weight.out / kPanel / (is_gated ? 2 : 1);
-  // Few panels at once, so that no thread waits long for another's; but with few rows memory is
-  // what counts, and it is read in order.
-  const long share = num_panels / (8 * omp_get_num_threads()) + 1;
-  const long grain = rows > 64 ? std::min<long>(share, 4) : share;
   const long chunk_rows = std::min<long>(rows, per_chunk * kRowsAtOnce);
   const long wide = is_widened(way) ? kPanel * weight.in : 0;
   uint16_t* room = room_for(wide + (is_gated ? chunk_rows * 2 * kPanel : 0));
   uint16_t* both = room + wide;
-  for (long chunk = 0; chunk < num_chunks; ++chunk) {
+  const Pieces pieces(num_panels);
+  const long num_pieces = num_chunks * pieces.count();
+  for (long piece; (piece = turn.take(num_pieces)) >= 0;) {
+    const long chunk = piece / pieces.count(), part = piece % pieces.count();
     const long begin = chunk * per_chunk, end = std::min(begin + per_chunk, blocks.count);
     const long first = blocks.start(begin), some = blocks.start(end) - first;
     const PanelWork work{packed, &weight, way, &blocks, begin, end, room};
-#pragma omp for schedule(dynamic, grain) nowait
-    for (long panel = 0; panel < num_panels; ++panel) {
-      const long next = std::min(panel + 1, num_panels - 1);
+    const long last = pieces.start(part + 1) - 1;
+    const long after = pieces.start(std::min(turn.next(), num_pieces - 1) % pieces.count());
+    for (long panel = pieces.start(part); panel <= last; ++panel) {
+      const long next = panel < last ? panel + 1 : after;
       uint16_t* target = y + first * stride + panel * kPanel;
       if (!is_gated) {
         multiply_panel(work, panel, next, target, stride);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 
 #include "vector.h"
 
@@ -47,11 +48,39 @@ void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, floa
 // Pack all rows of x; a barrier at the end.
 void pack(const uint16_t* x, long stride, long rows, long in, Way way, float* packed);
 
+// Numbers pieces of work as a team's threads take them.
+using Counter = std::atomic<long>;
+
+// One thread's place in the team's work. It takes a piece before it works on the one it has, and so
+// knows what it will read next. Numbers run on from one product to the next.
+class Turn {
+ public:
+  explicit Turn(Counter& counter) : counter_(counter), taken_(counter++) {}
+
+  // The number of a piece of these `count` that is this thread's to do; -1: no more of them.
+  long take(long count) {
+    const long mine = taken_ - origin_;
+    if (mine >= count) {
+      origin_ += count;
+      return -1;
+    }
+    taken_ = counter_++;
+    return mine;
+  }
+
+  // What `take` will return.
+  long next() const { return taken_ - origin_; }
+
+ private:
+  Counter& counter_;
+  long taken_, origin_ = 0;
+};
+
 // y[row * stride + column] = x · Wᵀ + bias. Threads return when no work is left to begin: a barrier
 // must follow. With is_gated the weight has gate's rows, then up's, and y is silu(gate) · up, each
 // rounded to bfloat16 as if it had been stored; y has half the columns.
 void multiply(const float* packed, long rows, const Weight& weight, Way way, bool is_gated,
-              uint16_t* y, long stride);
+              uint16_t* y, long stride, Turn& turn);
 
 // A panel's part: rows of the blocks `begin` to `end`; y is that of the first of them.
 struct PanelWork {

@@ -80,9 +80,9 @@ class Narrowed {
 // One thread's view of the work; all threads of the team call the same functions in turn.
 class Member {
  public:
-  Member(const Shape& shape, const Step& step)
+  Member(const Shape& shape, const Step& step, qwen::Counter& counter)
       : shape_(shape), step_(step), room_(shape, step), rows_(step.rows),
-        way_(static_cast<Way>(step.way)), normed_(12 * shape.hidden) {}
+        way_(static_cast<Way>(step.way)), normed_(12 * shape.hidden), turn_(counter) {}
 
   void run_layer(const LayerParts& layer, const qwen::AttentionStep& attention, bool has_delta) {
     norm(layer.attention_norm, has_delta);
@@ -130,7 +130,7 @@ class Member {
   }
 
   void multiply(const Weight& weight, bool is_gated, uint16_t* y, long stride) {
-    qwen::multiply(room_.packed, rows_, weight, way_, is_gated, y, stride);
+    qwen::multiply(room_.packed, rows_, weight, way_, is_gated, y, stride, turn_);
 #pragma omp barrier
   }
 
@@ -194,6 +194,7 @@ class Member {
   Way way_;
   bool is_narrow_ = false;
   std::vector<uint16_t> normed_;
+  qwen::Turn turn_;
 };
 
 }  // namespace
@@ -220,9 +221,10 @@ void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step,
   if (is_narrowed) {
     last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, use_dot);
   }
+  qwen::Counter counter{0};
 #pragma omp parallel num_threads(num_threads)
   {
-    Member member(*shape, *step);
+    Member member(*shape, *step, counter);
     for (long index = first; index < end; ++index) {
       if (is_narrowed && index + 1 == end) {
         member.run_narrowing(layers[index], last, index > first);

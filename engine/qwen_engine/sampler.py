@@ -29,10 +29,27 @@ from qwen_engine.sequence import SamplingParams, Sequence
 NUM_CANDIDATES = 1024
 
 
+def largest(logits: torch.Tensor) -> torch.Tensor:
+    """Return the place of each row's largest logit, of equals the first: [rows, size] → [rows].
+
+    As argmax, which on CPUs takes 11 ms instead of 4 for 16 rows of 151,936.
+    """
+    return logits.max(dim=-1).indices
+
+
 class Sampler:
     """Vectorised over the batch; Python touches each sequence, not each token."""
 
-    def __init__(self, *, seed: int, eos_token_ids: frozenset[int], device: torch.device) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        eos_token_ids: frozenset[int],
+        device: torch.device,
+        largest: Callable[[torch.Tensor], torch.Tensor] = largest,
+    ) -> None:
+        """Draw from `seed` where a request has none; `largest` finds greedy tokens."""
+        self._largest = largest
         self._random = random.Random(seed)
         self._eos_token_ids = eos_token_ids
         self._device = device
@@ -63,8 +80,7 @@ class Sampler:
         logits = self._penalise(logits, sequences)
         drawn = [row for row, of_row in enumerate(params) if not of_row.is_greedy]
         if len(drawn) < len(params):
-            # As argmax, ties to the first; on CPUs 4 ms instead of 11 for 16 rows of 151,936.
-            token_ids = logits.max(dim=-1).indices
+            token_ids = self._largest(logits)
         else:
             token_ids = torch.empty(len(params), dtype=torch.int64, device=logits.device)
         if drawn:

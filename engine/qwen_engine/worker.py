@@ -21,6 +21,7 @@ from qwen_engine.device import open_device
 from qwen_engine.encoder import SECONDS_ALONE, SHARE_OF_STEP, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
 from qwen_engine.host_memory import StartMemory
+from qwen_engine.kernels.largest import Largest
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers import pages
 from qwen_engine.layers.attention import build_backend, eight_bit
@@ -35,7 +36,7 @@ from qwen_engine.models.decoder import Decoder
 from qwen_engine.models.vision import PREFIX as VISION_PREFIX
 from qwen_engine.preemption import PreemptionCosts
 from qwen_engine.preemption_costs import measure_costs
-from qwen_engine.sampler import Sampler
+from qwen_engine.sampler import Sampler, largest
 from qwen_engine.sequence import SamplingParams, ScheduledBatch, ScheduledSequence, Sequence
 from qwen_engine.start_times import StartTimes
 from qwen_engine.swap_space import SwapSpace
@@ -112,7 +113,10 @@ class Worker:
             config.attention_backend, library=library, head_dim=model_config.head_dim
         )
         self._sampler = Sampler(
-            seed=config.seed, eos_token_ids=model_config.eos_token_ids, device=self._device
+            seed=config.seed,
+            eos_token_ids=model_config.eos_token_ids,
+            device=self._device,
+            largest=largest if library is None else Largest(library),
         )
         self._warm_up()
         self._memory = MemoryMeter(self._device, self._missing_bytes)

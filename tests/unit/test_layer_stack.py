@@ -148,14 +148,17 @@ def test_where_no_row_is_wanted_keys_and_values_are_still_written() -> None:
     assert all(map(torch.equal, *written))
 
 
-def test_pictures_and_their_taps_enter_between_layers() -> None:
+@pytest.mark.parametrize("num_taps", [0, 1, 2, 3])
+def test_pictures_and_their_taps_enter_between_layers(num_taps: int) -> None:
     model, caches = build("qwen3", WAYS[0])
     source = torch.Generator().manual_seed(1)
-    values = torch.randn(7, 3 * HIDDEN, generator=source).bfloat16()  # two taps
-    visual = VisualRows(torch.arange(10, 17), values)
+    rows = torch.tensor([3, 4, *range(10, 17), 44])
+    values = torch.randn(len(rows), (1 + num_taps) * HIDDEN, generator=source).bfloat16()
+    visual = VisualRows(rows, values)
     found = forward(model, caches, None, visual=visual)
     assert torch.equal(found, by_operation(model, caches, None, visual=visual))
     assert not torch.equal(found, forward(model, caches, None))
+    assert_near(forward(model, caches, LAST_ROWS, visual=visual), found[LAST_ROWS])
 
 
 def test_another_attention_backend_is_used_operation_by_operation() -> None:

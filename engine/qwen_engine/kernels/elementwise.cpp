@@ -3,6 +3,9 @@
 
 #include "elementwise.h"
 
+#include <algorithm>
+#include <cmath>
+
 #ifdef QWEN_X86
 
 namespace {
@@ -14,9 +17,46 @@ int threads_for(long values, int num_threads) {
   return useful < num_threads ? static_cast<int>(useful) : num_threads;
 }
 
+constexpr long kSearched = 1024;  // values at a time, of which the largest is looked for again
+
+// Where a row's largest value is: the first of equals, and NaN before all others.
+FMA_TARGET long largest_of(const uint16_t* x, long size) {
+  float most = -INFINITY;
+  long place = 0;
+  for (long start = 0; start < size; start += kSearched) {
+    const long end = std::min(start + kSearched, size), whole = end - (end - start) % 32;
+    Floats tops = splat(-INFINITY);
+    Mask odd = none();
+    for (long i = start; i < whole; i += 32) {
+      const Pairs values = load_pairs(x + i);
+      odd = either(odd, either(is_nan(values.even), is_nan(values.odd)));
+      tops = max_of(tops, max_of(values.even, values.odd));
+    }
+    float top = reduce_max(tops);
+    bool has_nan = any(odd);
+    for (long i = whole; i < end; ++i) {
+      const float value = to_float(x[i]);
+      has_nan = has_nan || std::isnan(value);
+      top = std::max(top, value);
+    }
+    if (!has_nan && top <= most) continue;
+    most = top;
+    place = start;
+    while (has_nan ? !std::isnan(to_float(x[place])) : to_float(x[place]) != top) ++place;
+    if (has_nan) return place;
+  }
+  return place;
+}
+
 }  // namespace
 
 extern "C" {
+
+// places[row]: of the largest of `size` values.
+void qwen_largest(const uint16_t* x, long rows, long size, int64_t* places, int num_threads) {
+#pragma omp parallel for schedule(static) num_threads(threads_for(rows * size, num_threads))
+  for (long row = 0; row < rows; ++row) places[row] = largest_of(x + row * size, size);
+}
 
 // x += delta unless that is null; out = x / rms(x) · weight. Rows of `size`, a multiple of 16.
 void qwen_norm(uint16_t* x, const uint16_t* delta, const uint16_t* weight, uint16_t* out,

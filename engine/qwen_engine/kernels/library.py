@@ -240,11 +240,11 @@ class NativeLibrary:
         shape: ctypes.Structure,
         parts: ctypes.Array[ctypes.c_int64],
         step: ctypes.Structure,
-        layers: tuple[int, int],
+        count: int,
     ) -> None:
-        """Run layers `first` to `end`; `layers.stack` says what the structs are."""
+        """Run `count` layers; `layers.stack` says what the structs are."""
         self._library.qwen_layers(
-            ctypes.byref(shape), parts, ctypes.byref(step), *layers, torch.get_num_threads()
+            ctypes.byref(shape), parts, ctypes.byref(step), count, torch.get_num_threads()
         )
 
 
@@ -261,7 +261,7 @@ _SIGNATURES = {
     "qwen_gate": "ppnni",
     "qwen_heads": "pppppppppnnnnnifi",
     "qwen_attend": "pppppnppnnnnniii",
-    "qwen_layers": "pppnni",
+    "qwen_layers": "pppni",
 }
 FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
 _SCALE_BYTES = 2  # beside a head in 8 bits

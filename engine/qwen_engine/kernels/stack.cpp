@@ -42,6 +42,11 @@ struct Step {
   const int64_t *slots, *tables, *starts, *contexts, *wanted;  // wanted: rows, rising; or null: all
   long rows, table_width, num_seqs, num_wanted, way, narrow_way;
   uint16_t* room;  // rows × qwen_room's
+  // Added to what the first layers give, a tap for each: [places][tap_stride], a tap of `hidden`
+  // values after the other; `tapped`: a row's place, or -1.
+  const uint16_t* taps;
+  const int64_t* tapped;
+  long tap_stride, num_taps;
 };
 
 // What layers hand on within a step, one after another in Step::room.
@@ -84,38 +89,46 @@ class Member {
       : shape_(shape), step_(step), room_(shape, step), rows_(step.rows),
         way_(static_cast<Way>(step.way)), normed_(12 * shape.hidden), turn_(counter) {}
 
-  void run_layer(const LayerParts& layer, const qwen::AttentionStep& attention, bool has_delta) {
-    norm(layer.attention_norm, has_delta);
+  void run_layer(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
+    norm(layer.attention_norm, index > 0, index - 1);
     multiply(layer.qkv, false, room_.qkv, shape_.qkv());
     turn(layer, true, true);
     finish_layer(layer, attention);
   }
 
   // The last layer: keys and values of all rows, the rest of the wanted ones.
-  void run_narrowing(const LayerParts& layer, const qwen::AttentionStep& attention,
-                     bool has_delta) {
-    norm(layer.attention_norm, has_delta);
+  void run_narrowing(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
+    norm(layer.attention_norm, index > 0, index - 1);
     multiply(rows_of(layer.qkv, shape_.query(), shape_.qkv()), false,
              room_.qkv + shape_.query(), shape_.qkv());
     turn(layer, false, true);
     narrow();
     if (rows_ == 0) return;
-    norm(layer.attention_norm, false);
+    norm(layer.attention_norm, false, -1);
     multiply(rows_of(layer.qkv, 0, shape_.query()), false, room_.qkv, shape_.qkv());
     turn(layer, true, false);
     finish_layer(layer, attention);
   }
 
-  // Add what the last layer left.
-  void finish() {
+  // Add what the last layer, `index`, left.
+  void finish(long index) {
 #pragma omp for schedule(static)
-    for (long row = 0; row < rows_; ++row) {
-      add_row(room_.delta + row * shape_.hidden, shape_.hidden, hidden(row));
-    }
+    for (long row = 0; row < rows_; ++row) add(row, index);
   }
 
  private:
   uint16_t* hidden(long row) const { return step_.hidden + row * shape_.hidden; }
+
+  // The token that a row is of.
+  long token(long row) const { return is_narrow_ ? step_.wanted[row] : row; }
+
+  // Add delta to a row and, where it is tapped and there is such a tap, that.
+  void add(long row, long tap) {
+    const long size = shape_.hidden;
+    add_row(room_.delta + row * size, size, hidden(row));
+    const long place = tap >= 0 && tap < step_.num_taps ? step_.tapped[token(row)] : -1;
+    if (place >= 0) add_row(step_.taps + place * step_.tap_stride + tap * size, size, hidden(row));
+  }
 
   Cache cache(const LayerParts& layer) const {
     return {layer.keys, layer.values, shape_.kv_heads, shape_.block_size, shape_.head_size,
@@ -134,17 +147,16 @@ class Member {
 #pragma omp barrier
   }
 
-  // Add delta to the rows, normalise them and pack the result.
-  void norm(const uint16_t* weight, bool has_delta) {
+  // Add delta and a tap to the rows, normalise them and pack the result.
+  void norm(const uint16_t* weight, bool has_delta, long tap) {
     const Blocks blocks(rows_, way_);
     const long size = shape_.hidden;
 #pragma omp for schedule(static)
     for (long block = 0; block < blocks.count; ++block) {
       const long first = blocks.start(block);
       for (int row = 0; row < blocks.size(block); ++row) {
-        uint16_t* x = hidden(first + row);
-        if (has_delta) add_row(room_.delta + (first + row) * size, size, x);
-        norm_row(x, weight, size, static_cast<float>(shape_.eps), normed_.data() + row * size);
+        if (has_delta) add(first + row, tap);
+        norm_row(hidden(first + row), weight, size, static_cast<float>(shape_.eps), normed_.data() + row * size);
       }
       qwen::pack_block(normed_.data(), size, blocks.size(block), size, way_,
                        room_.packed + first * qwen::packed_width(size, way_));
@@ -156,12 +168,11 @@ class Member {
                       shape_.head_size, static_cast<float>(shape_.head_eps)};
 #pragma omp for schedule(static)
     for (long row = 0; row < rows_; ++row) {
-      const long token = is_narrow_ ? step_.wanted[row] : row;
-      const uint16_t* cos = step_.cos + token * shape_.head_size;
-      const uint16_t* sin = step_.sin + token * shape_.head_size;
+      const uint16_t* cos = step_.cos + token(row) * shape_.head_size;
+      const uint16_t* sin = step_.sin + token(row) * shape_.head_size;
       const uint16_t* qkv = room_.qkv + row * shape_.qkv();
       if (has_queries) turn_queries(heads, qkv, cos, sin, room_.query + row * shape_.query());
-      if (has_keys) keep(heads, cache(layer), qkv, cos, sin, step_.slots[token]);
+      if (has_keys) keep(heads, cache(layer), qkv, cos, sin, step_.slots[token(row)]);
     }
   }
 
@@ -181,7 +192,7 @@ class Member {
 #pragma omp barrier
     qwen::pack(room_.query, shape_.query(), rows_, shape_.query(), way_, room_.packed);
     multiply(layer.output, false, room_.delta, shape_.hidden);
-    norm(layer.feed_forward_norm, true);
+    norm(layer.feed_forward_norm, true, -1);
     multiply(layer.gate_up, true, room_.inner, shape_.inner);
     qwen::pack(room_.inner, shape_.inner, rows_, shape_.inner, way_, room_.packed);
     multiply(layer.down, false, room_.delta, shape_.hidden);
@@ -207,9 +218,9 @@ long qwen_room(const Shape* shape) {
          std::max(shape->qkv(), shape->inner);
 }
 
-// Run layers `first` to `end`; wanted rows narrow the last of them.
-void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step, long first,
-                 long end, int num_threads) {
+// Run all layers; wanted rows narrow the last of them.
+void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step, long count,
+                 int num_threads) {
   const qwen::Sequences all{step->tables, step->starts, step->contexts, step->table_width,
                             step->num_seqs};
   const bool use_dot = shape->use_dot != 0, is_narrowed = step->wanted != nullptr;
@@ -225,14 +236,14 @@ void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step,
 #pragma omp parallel num_threads(num_threads)
   {
     Member member(*shape, *step, counter);
-    for (long index = first; index < end; ++index) {
-      if (is_narrowed && index + 1 == end) {
-        member.run_narrowing(layers[index], last, index > first);
+    for (long index = 0; index < count; ++index) {
+      if (is_narrowed && index + 1 == count) {
+        member.run_narrowing(layers[index], last, index);
       } else {
-        member.run_layer(layers[index], attention, index > first);
+        member.run_layer(layers[index], attention, index);
       }
     }
-    member.finish();
+    member.finish(count - 1);
   }
 }
 

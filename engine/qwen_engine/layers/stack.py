@@ -61,6 +61,14 @@ class StackStep:
     contexts: torch.Tensor  # [num_seqs]
 
 
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """What is added to what the first layers give, at some rows (DeepStack, arXiv 2406.04334)."""
+
+    rows: torch.Tensor  # int64 [num_tapped]
+    values: torch.Tensor  # bfloat16 [num_tapped, num_taps × hidden], a row's values side by side
+
+
 Ways = tuple[Kernel | Int8Way, Kernel | Int8Way]  # for all rows, and for the wanted ones
 
 
@@ -87,11 +95,11 @@ class LayerStack:
         hidden: torch.Tensor,
         step: StackStep,
         *,
-        layers: tuple[int, int],
         ways: Ways,
         wanted: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
-        """Put the rows [num_tokens, hidden] through layers `first` to `end`, in place.
+        """Put the rows [num_tokens, hidden] through all layers, in place.
 
         wanted: rows that the last of them must give, rising; None: all. Returns those.
         """
@@ -109,7 +117,10 @@ class LayerStack:
             None if wanted is None else wanted.data_ptr(), rows, step.tables.shape[1],
             len(step.contexts), num_wanted, *map(WAYS.index, ways), self._room.data_ptr(),
         )  # fmt: skip
-        self._library.run_stack(self._shape, self._parts, packed, layers)
+        if taps is not None:
+            places = torch.full((rows,), -1).index_copy_(0, taps.rows, torch.arange(len(taps.rows)))
+            packed.tap(taps.values, places, taps.values.shape[1] // hidden.shape[1])
+        self._library.run_stack(self._shape, self._parts, packed, len(self))
         return hidden[:num_wanted]
 
 
@@ -131,8 +142,16 @@ class _Step(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("starts", "contexts", "wanted")),
         *((name, ctypes.c_long) for name in ("rows", "table_width", "num_seqs", "num_wanted")),
         *((name, ctypes.c_long) for name in ("way", "narrow_way")),
-        ("room", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("room", "taps", "tapped")),
+        *((name, ctypes.c_long) for name in ("tap_stride", "num_taps")),
     ]
+
+    def tap(self, values: torch.Tensor, places: torch.Tensor, num_taps: int) -> None:
+        """Add taps; the tensors must stay as long as this does."""
+        assert values.stride(1) == 1
+        assert values.dtype == torch.bfloat16
+        self.taps, self.tapped = values.data_ptr(), places.data_ptr()
+        self.tap_stride, self.num_taps = values.stride(0), num_taps
 
 
 def _address(tensor: torch.Tensor | None) -> int:

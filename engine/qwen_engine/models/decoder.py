@@ -23,6 +23,7 @@ from qwen_engine.layers.int8 import Target
 from qwen_engine.layers.linear import Linear
 from qwen_engine.layers.norm import RMSNorm
 from qwen_engine.layers.rotary import RotaryEmbedding
+from qwen_engine.layers.stack import Taps
 from qwen_engine.layers.stacked import StackedLinear
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.models.allocation import give_memory
@@ -147,25 +148,25 @@ class Decoder(nn.Module):
         cos, sin = self.rotary.lookup(positions)
         context = ForwardContext(cos, sin, slots, attention)
         hidden = self._embedding_gemm.lookup(token_ids, self.embedding).to(cos.dtype)
-        parts: list[torch.Tensor] = []
+        size = hidden.shape[1]
+        taps: Taps | None = None
         if visual is not None:
             values = visual.values.to(hidden.dtype)
-            own, *parts = values.chunk(values.shape[1] // hidden.shape[1], dim=1)
-            hidden.index_copy_(0, visual.rows, own)
-        rows = None if visual is None else visual.rows
+            hidden.index_copy_(0, visual.rows, values[:, :size])
+            if values.shape[1] > size:
+                taps = Taps(visual.rows, values[:, size:])
         if self.native_layers is not None:
-            done = self.native_layers.run(
-                hidden, context, wanted=wanted, taps=parts, tapped_rows=rows
-            )
+            done = self.native_layers.run(hidden, context, wanted=wanted, taps=taps)
             if done is not None:
                 return done
+        parts = () if taps is None else taps.values.chunk(taps.values.shape[1] // size, dim=1)
         delta: torch.Tensor | None = None  # of the layer before: added where it is normalised
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             delta = layer(hidden, delta, cache, context)
-            if visual is not None and index < len(parts):
+            if taps is not None and index < len(parts):
                 hidden += delta
                 delta = None
-                hidden.index_add_(0, visual.rows, parts[index])
+                hidden.index_add_(0, taps.rows, parts[index])
         hidden = hidden if delta is None else hidden.add_(delta)
         return hidden if wanted is None else hidden.index_select(0, wanted)
 

@@ -20,6 +20,7 @@ from qwen_engine.layers.stack import (
     StackLayer,
     StackShape,
     StackStep,
+    Taps,
     Ways,
 )
 from qwen_engine.models.attention import ForwardContext, KVCache
@@ -41,13 +42,9 @@ class NativeLayers:
         context: ForwardContext,
         *,
         wanted: torch.Tensor | None,
-        taps: Sequence[torch.Tensor] = (),
-        tapped_rows: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor | None:
-        """Return the wanted rows [num_wanted, hidden] after all layers; None: not possible.
-
-        taps: what the first layers' outputs at `tapped_rows` are increased by, one for each.
-        """
+        """Return the wanted rows [num_wanted, hidden] after all layers; None: not possible."""
         ways = self._ways(len(hidden), len(hidden) if wanted is None else len(wanted))
         attention = context.attention
         if ways is None or not isinstance(attention, NativeStep):
@@ -56,14 +53,9 @@ class NativeLayers:
             context.cos.contiguous(), context.sin.contiguous(), context.slots,
             attention.tables, attention.starts, attention.contexts,
         )  # fmt: skip
-        for index, tap in enumerate(taps):
-            self._stack.run(hidden, step, layers=(index, index + 1), ways=ways)
-            assert tapped_rows is not None
-            hidden.index_add_(0, tapped_rows, tap)
-        rest = len(taps), len(self._stack)
         is_narrowed = wanted is not None and len(wanted) < len(hidden)
         return self._stack.run(
-            hidden, step, layers=rest, ways=ways, wanted=wanted if is_narrowed else None
+            hidden, step, ways=ways, wanted=wanted if is_narrowed else None, taps=taps
         )
 
     def _ways(self, num_rows: int, num_wanted: int) -> Ways | None:

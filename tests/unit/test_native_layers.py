@@ -100,17 +100,34 @@ def test_attention_is_the_references(
     torch.testing.assert_close(step.attend(query, *cache).float(), expected, **ROUNDING)
 
 
+# Of a step: each sequence's tokens and context, and which begin with how many of the same blocks.
+SHARING = {
+    # two, then three that have less in common, one chunk, forty that fill several panels, one alone
+    "decodes": (
+        [1, 1, 1, 1, 1, 9, *[1] * 40, 1],
+        [545, 577, 200, 161, 161, 300, *range(129, 169), 400],
+        ((range(2), 17), (range(2, 5), 5), (range(6, 46), 4)),
+    ),
+    # one that computes what the others begin with, chunks and decodes by turns, one too long to
+    # join, two that have it to themselves, one that shares less than the step's own tokens leave
+    "chunks": (
+        [544, 32, 20, 1, 32, 1, 90, 9, 40, 70],
+        [544, 544, 532, 513, 600, 577, 602, 700, 250, 280],
+        ((range(7), 16), (range(7, 9), 6), (range(9, 10), 8)),
+    ),
+}
+
+
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 1), (12, 1)])
 @pytest.mark.parametrize("kind", [None, torch.int8, torch.float8_e4m3fn])
-def test_decodes_that_begin_with_the_same_blocks_get_what_each_gets_alone(
-    library: NativeLibrary, heads: int, kv_heads: int, kind: torch.dtype | None
+@pytest.mark.parametrize("sharing", SHARING)
+def test_sequences_that_begin_with_the_same_blocks_get_what_each_gets_alone(
+    library: NativeLibrary, heads: int, kv_heads: int, kind: torch.dtype | None, sharing: str
 ) -> None:
-    # two, then three that have less in common, one chunk, forty that fill several panels, one alone
-    lens = np.array([1, 1, 1, 1, 1, 9, *[1] * 40, 1])
-    contexts = np.array([545, 577, 200, 161, 161, 300, *range(129, 169), 400])
+    lens, contexts = (np.array(each) for each in SHARING[sharing][:2])
     block_size, size = 32, 64
     metadata, cache = make_cache(lens, contexts, block_size, (kv_heads, size))
-    for members, shared in ((range(2), 17), (range(2, 5), 5), (range(6, 46), 4)):
+    for members, shared in SHARING[sharing][2]:
         for member in members:
             tables = metadata.block_tables
             tables[member, :shared] = tables[members[0], :shared]

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kTile = 256;           // tokens
 constexpr int kAhead = 8;            // tokens that are fetched before their turn
-constexpr long kSharedTokens = 128;  // that decodes have in common: fewer are not worth it
+constexpr long kSharedTokens = 128;  // that sequences have in common: fewer are not worth it
 constexpr long kDecodeRows = 8;      // at most, for a sequence with one query
 constexpr long kSmallBytes = 1 << 19;  // of keys and values: less is not worth waking a thread for
 
@@ -145,7 +145,7 @@ void attend_all(const Layer& layer, const qwen::AttentionStep& step) {
   const long num_shared = static_cast<long>(step.shared.size());
   if (num_shared + num_chunks > 0) {
     Scratch& scratch = scratch_for(layer.cache.size);
-    if (num_shared > 0) {  // their states must be there before the decodes: a barrier at the end
+    if (num_shared > 0) {  // their states must be there before the others: a barrier at the end
 #pragma omp for schedule(dynamic, 1)
       for (long i = 0; i < num_shared; ++i) {
         attend_chunk<Rows, kDot>(layer, step.shared[i], scratch);
@@ -175,31 +175,36 @@ namespace qwen {
 
 namespace {
 
-// How many whole blocks from the first on two sequences have in common, at most `most`; their own
-// last tokens are never among them.
+long num_queries(const Sequences& seqs, long seq) {
+  return seqs.starts[seq + 1] - seqs.starts[seq];
+}
+
+// How many whole blocks from the first on two sequences have in common, at most `most`; those of
+// the step's own tokens are never among them.
 long count_common(const Sequences& seqs, long one, long other, long block_size, long most) {
   const int64_t *first = seqs.tables + one * seqs.table_width;
   const int64_t *second = seqs.tables + other * seqs.table_width;
-  most = std::min({most, (seqs.contexts[one] - 1) / block_size,
-                   (seqs.contexts[other] - 1) / block_size});
+  most = std::min({most, (seqs.contexts[one] - num_queries(seqs, one)) / block_size,
+                   (seqs.contexts[other] - num_queries(seqs, other)) / block_size});
   long count = 0;
   while (count < most && first[count] == second[count]) ++count;
   return count;
 }
 
-// A run of decodes from `begin` on that have enough in common.
+// A run of sequences from `begin` on that have enough in common. One with more rows than that has
+// tokens stays alone: to hand on a row's state takes about as long as to convert a token once.
 struct SharedRun {
-  long end, blocks;
-  SharedRun(const Sequences& seqs, long begin, long block_size)
-      : end(begin + 1), blocks(seqs.table_width) {
-    while (end < seqs.count && seqs.starts[end + 1] - seqs.starts[end] == 1) {
+  long end, tokens;
+  SharedRun(const Sequences& seqs, long begin, long block_size, long group) : end(begin + 1) {
+    long blocks = seqs.table_width;
+    for (; end < seqs.count; ++end) {
       const long common = count_common(seqs, begin, end, block_size, blocks);
       const bool is_half = end > begin + 1 && 2 * common < blocks;  // not worth the loss of others
-      if (common * block_size < kSharedTokens || is_half) break;
+      const long rows = group * std::max(num_queries(seqs, begin), num_queries(seqs, end));
+      if (common * block_size < std::max(kSharedTokens, rows) || is_half) break;
       blocks = common;
-      ++end;
     }
-    if (end == begin + 1) blocks = 0;
+    tokens = end == begin + 1 ? 0 : blocks * block_size;
   }
 };
 
@@ -219,26 +224,25 @@ AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long hea
   const long group = heads / cache.kv_heads;
   long run_end = 0, run_tokens = 0;
   for (long seq = 0; seq < seqs.count; ++seq) {
-    const long num_queries = seqs.starts[seq + 1] - seqs.starts[seq];
+    const long queries = num_queries(seqs, seq);
     Work work{seqs.starts[seq], seqs.tables + seq * seqs.table_width, seqs.contexts[seq],
-              num_queries, 0, 0, num_queries * group};
-    const bool is_decode = num_queries == 1 && group <= kDecodeRows;
-    if (is_decode && seq >= run_end) {
-      const SharedRun run(seqs, seq, cache.block_size);
+              queries, 0, 0, queries * group};
+    if (seq >= run_end) {
+      const SharedRun run(seqs, seq, cache.block_size, group);
       run_end = run.end;
-      run_tokens = run.blocks * cache.block_size;
+      run_tokens = run.tokens;
       Work shared = work;
       shared.context = run_tokens;
-      shared.num_rows = (run.end - seq) * group;
+      shared.num_rows = (seqs.starts[run.end] - work.row) * group;
       shared.is_shared = true;
       for (long head = 0; head < cache.kv_heads && run_tokens > 0; ++head) {
         shared.kv_head = head;
         add_chunks(shared, step.shared);
       }
     }
+    work.first_token = run_tokens;
     for (work.kv_head = 0; work.kv_head < cache.kv_heads; ++work.kv_head) {
-      if (is_decode) {
-        work.first_token = run_tokens;
+      if (queries == 1 && group <= kDecodeRows) {
         step.decodes.push_back(work);
       } else {
         add_chunks(work, step.chunks);
@@ -246,7 +250,7 @@ AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long hea
     }
   }
   if (!step.shared.empty()) {
-    step.states.resize(seqs.starts[seqs.count] * heads * (kStateHead + cache.size));
+    step.states.reset(new float[seqs.starts[seqs.count] * heads * (kStateHead + cache.size)]);
   }
   std::reverse(step.chunks.begin(), step.chunks.end());  // the last see most: longest work first
   return step;
@@ -254,7 +258,7 @@ AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long hea
 
 void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query,
             uint16_t* output) {
-  const Layer layer{cache, query, output, step.heads, step.states.data()};
+  const Layer layer{cache, query, output, step.heads, step.states.get()};
   if (cache.format == kBfloat16) {
     attend_as<Bfloat16Rows>(layer, step);
   } else if (cache.format == kInt8) {

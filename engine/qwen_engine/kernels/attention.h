@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cache.h"
@@ -13,17 +14,17 @@ struct Work {  // queries of one sequence and key head
   long row;    // of the sequence's first query
   const int64_t* table;
   long context, num_queries, kv_head, first_row, num_rows;
-  long first_token = 0;    // of a decode: what is before it others of the step see too
+  long first_token = 0;    // what is before it others of the step see too
   bool is_shared = false;  // queries of many sequences, each of which sees the whole context
 };
 
-// Decoding sequences that begin with the same blocks attend to those together, `shared`, and go on
-// from the states that this leaves: softmax is put together from parts (arXiv 2402.05099).
+// Sequences that begin with the same blocks attend to those together, `shared`, and go on from the
+// states that this leaves: softmax is put together from parts (arXiv 2402.05099).
 struct AttentionStep {
   std::vector<Work> decodes, chunks, shared;
   long heads;
   bool use_dot;
-  mutable std::vector<float> states;  // [row][head][kStateHead + size]
+  std::unique_ptr<float[]> states;  // [row][head][kStateHead + size]
 };
 
 constexpr long kStateHead = 16;  // before the sums: the largest score, and the sum of shares

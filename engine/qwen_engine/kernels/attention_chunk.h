@@ -67,6 +67,33 @@ inline long place_of_row(const Layer& layer, const Work& work, long row) {
   return ((work.row + row / group) * layer.heads + head) * layer.cache.size;
 }
 
+inline float* state_of(const Layer& layer, const Work& work, long row) {
+  const long size = layer.cache.size;
+  return layer.states + place_of_row(layer, work, row) / size * (qwen::kStateHead + size);
+}
+
+// Begin a panel from the states of its rows.
+FMA_TARGET inline void load_states(const Layer& layer, const Work& work, long panel,
+                                   Scratch& scratch) {
+  const long size = layer.cache.size;
+  float* sums = scratch.sums.data() + panel * size * kLanes;
+  for (long half = 0; half < kLanes; half += 16) {
+    const float* sources[16];
+    for (long lane = 0; lane < 16; ++lane) {
+      const long row = std::min(panel * kLanes + half + lane, work.num_rows - 1);
+      sources[lane] = state_of(layer, work, work.first_row + row);
+      scratch.most[panel][half + lane] = sources[lane][0];
+      scratch.total[panel][half + lane] = sources[lane][1];
+    }
+    for (long i = 0; i < size; i += 16) {
+      Words rows[16];
+      for (long k = 0; k < 16; ++k) rows[k] = load_words(sources[k] + qwen::kStateHead + i);
+      transpose(rows);
+      for (long k = 0; k < 16; ++k) store_words(sums + (i + k) * kLanes + half, rows[k]);
+    }
+  }
+}
+
 // Begin a panel: its rows' queries into the lanes, nothing seen yet.
 template <bool kDot>
 FMA_TARGET void load_panel(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
@@ -210,8 +237,7 @@ FMA_TARGET void store_states(const Layer& layer, const Work& work, long panel, S
     float* targets[16];
     const long count = std::min<long>(16, work.num_rows - first - half);
     for (long lane = 0; lane < count; ++lane) {
-      const long place = place_of_row(layer, work, work.first_row + first + half + lane) / size;
-      targets[lane] = layer.states + place * (qwen::kStateHead + size);
+      targets[lane] = state_of(layer, work, work.first_row + first + half + lane);
       targets[lane][0] = scratch.most[panel][half + lane];
       targets[lane][1] = scratch.total[panel][half + lane];
     }
@@ -233,9 +259,10 @@ void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
   const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
   for (long panel = 0; panel < num_panels; ++panel) {
     load_panel<kDot>(layer, work, panel, scratch);
+    if (work.first_token > 0) load_states(layer, work, panel, scratch);
   }
   const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
-  for (long start = 0; start < seen; start += kChunkTile) {
+  for (long start = work.first_token; start < seen; start += kChunkTile) {
     const long count = std::min<long>(kChunkTile, seen - start);
     load_tile<Rows, kDot>(cache, work, start, count, scratch);
     for (long panel = 0; panel < num_panels; ++panel) {

@@ -30,7 +30,13 @@ def slice_name(name: str) -> str:
 
 
 def build_slice(
-    owner: Json, *, address: str, port: int, is_routed: bool, waiting_at: str | None
+    owner: Json,
+    *,
+    address: str,
+    port: int,
+    is_routed: bool,
+    waiting_at: str | None,
+    is_leaving: bool = False,
 ) -> dict[str, Any]:
     """Return the EndpointSlice.
 
@@ -39,6 +45,7 @@ def build_slice(
         address, port: of the activator.
         is_routed: put it in: no pod is ready.
         waiting_at: RFC 3339, when requests waited last; None if none do.
+        is_leaving: this activator ends: whoever is there may take the slice over.
     """
     name = owner["name"]
     reference = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": name}
@@ -51,13 +58,13 @@ def build_slice(
             "namespace": owner["namespace"],
             "labels": {**names.selector(name), SERVICE_LABEL: name, MANAGED_BY: MANAGER},
             "annotations": {
-                ACTIVATOR_ANNOTATION: address,
+                **({} if is_leaving else {ACTIVATOR_ANNOTATION: address}),
                 **({WAITING_ANNOTATION: waiting_at} if waiting_at else {}),
             },
             "ownerReferences": [{**reference, "uid": owner["uid"]}],
         },
         "addressType": "IPv6" if ":" in address else "IPv4",
-        "endpoints": [endpoint] if is_routed else [],
+        "endpoints": [endpoint] if is_routed and not is_leaving else [],
         "ports": [{"name": names.PORT_NAME, "port": port, "protocol": "TCP"}],
     }
 
@@ -73,7 +80,7 @@ def are_waiting(live: Json | None, now: str) -> bool:
 
 
 def activator_of(live: Json | None) -> str | None:
-    """Return the address of the activator that wrote a slice."""
+    """Return the address of the activator that takes care of a slice; None: it has left."""
     notes: Json = ((live or {}).get("metadata") or {}).get("annotations") or {}
     return notes.get(ACTIVATOR_ANNOTATION)
 

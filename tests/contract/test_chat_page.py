@@ -45,7 +45,7 @@ def test_an_answer_is_streamed_with_its_rate_and_nothing_hangs_over_the_edge(
     page: Page, server: ServerProcess
 ) -> None:
     open_page(page, server)
-    set_longest(page, 30)
+    set_longest(page, 400)  # of what comes within 20 ms the page tells no rate
     question = "What is the capital of France?"  # nonsense of many tokens follows
     ask(page, question)
     expect(page.locator(".turn.user")).to_have_text(question)

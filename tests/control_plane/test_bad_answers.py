@@ -47,8 +47,12 @@ def test_answers_that_cannot_be_scale_nothing_are_counted_by_cause_and_told_once
     scaling = {"maxReplicas": 5, "behavior": FAST}
     qwen.apply("chat", **CPU, replicas=3, autoscaling=scaling)
     qwen.wait_for("chat", "Available", "Serving")
-    _await_steady(qwen, fleet)
-    assert stays(fleet.replicas, HOLD_SECONDS)
+    # What a start takes is planned first and then measured, and fewer may be wanted from then on.
+    until(
+        lambda: _await_steady(qwen, fleet) or stays(fleet.replicas, HOLD_SECONDS),
+        what="as many replicas for a while",
+        within_seconds=SECONDS,
+    )
     elsewhere = Engine(free=100)
     try:
         for kind, (raw, cause, words) in ANSWERS.items():

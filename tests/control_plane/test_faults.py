@@ -145,8 +145,8 @@ def test_an_evicted_pod_and_those_of_a_lost_node_are_replaced(
         what=f"four pods, none on {lost}",
         within_seconds=GONE_SECONDS,
     )
+    until(lambda: qwen.status("chat")["ready"] == "4/4", what="4/4", within_seconds=SECONDS)
     qwen.wait_for("chat", "Progressing", "Settled")
-    assert qwen.status("chat")["ready"] == "4/4"
     assert qwen.condition("chat", "Degraded")["status"] == "False"
     assert operator.is_running
 

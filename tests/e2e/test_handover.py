@@ -30,6 +30,7 @@ pytestmark = pytest.mark.root
 
 NUM_CLIENTS = 8
 HOLD_SECONDS = 300.0
+PROXY_SECONDS = 2.0  # kube-proxy looks once a second; until then the old one sends away
 ACTIVATOR = "deployment/qwen-operator-activator"
 NOWHERE = {"nodeSelector": {"example.org/no-such-node": "true"}}
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -116,6 +117,7 @@ def test_who_waits_at_the_old_one_is_sent_away_and_who_comes_then_is_held_by_the
         taken = time.monotonic() - begun
         sent_away = [client.result(timeout=60) for client in held]
         ended = time.monotonic() - begun
+        time.sleep(PROXY_SECONDS)
         later = _call(clients, served, url)
         cluster.kubectl("rollout", "status", "-n", NAMESPACE, ACTIVATOR, "--timeout=60s")
         until(lambda: len(_activators(cluster)) == 1, what="the old one gone", within_seconds=200)

@@ -81,7 +81,8 @@ class Slices:
 
 async def test_a_service_is_led_here_while_no_pod_is_ready_and_waiting_requests_are_told() -> None:
     cluster = Slices()
-    reception = Reception(cluster, "127.0.0.1", lambda: datetime(2026, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
+    today = datetime(2026, 1, 1, tzinfo=UTC)
+    reception = Reception(cluster, "127.0.0.1", lambda: today, leave_seconds=0)  # type: ignore[arg-type]
     with pytest.raises(OperatorError, match="not there"):
         reception.check_alive()
     reception.start()
@@ -128,12 +129,55 @@ async def test_a_service_is_led_here_while_no_pod_is_ready_and_waiting_requests_
     assert cluster.applied[-1]["endpoints"] == []
 
 
+async def test_one_that_leaves_is_reached_for_a_while_and_sends_away_who_comes() -> None:
+    """kube-proxies follow a slice up to a second later."""
+    key, cluster = ("ns", "chat"), Slices()
+    today = datetime(2026, 1, 1, tzinfo=UTC)
+    reception = Reception(cluster, "127.0.0.1", lambda: today, leave_seconds=0.5)  # type: ignore[arg-type]
+    reception.start()
+    await reception.see_resource(key, scaled(minReplicas=0))
+    await until(lambda: cluster.applied)
+    at = f"http://127.0.0.1:{cluster.applied[-1]['ports'][0]['port']}"
+    stopping = asyncio.create_task(reception.stop())
+    await until(lambda: not cluster.applied[-1]["endpoints"])
+    async with aiohttp.ClientSession() as client:
+        async with client.post(at + CHAT, data=b"{}") as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+        async with client.get(f"{at}/v1/models") as answer:
+            assert answer.status == 200
+        await stopping
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await client.get(f"{at}/v1/models")
+
+
+async def test_one_whose_place_was_emptied_by_another_that_left_takes_it_again() -> None:
+    """The older may leave before it has seen that a younger one took over."""
+    key, cluster = ("ns", "chat"), Slices()
+    today = datetime(2026, 1, 1, tzinfo=UTC)
+    old, new = (
+        Reception(cluster, address, lambda: today, leave_seconds=0)  # type: ignore[arg-type]
+        for address in ("10.0.0.1", "10.0.0.2")
+    )
+    for reception in (old, new):
+        reception.start()
+        before = len(cluster.applied)
+        await reception.see_resource(key, scaled(minReplicas=0))
+        await until(lambda n=before: len(cluster.applied) > n)
+        reception.see_slice(cluster.applied[-1], is_gone=False)
+    await old.stop()
+    assert cluster.applied[-1]["endpoints"] == []
+    new.see_slice(cluster.applied[-1], is_gone=False)
+    await until(lambda: cluster.applied[-1]["endpoints"])
+    assert cluster.applied[-1]["endpoints"][0]["addresses"] == ["10.0.0.2"]
+    await new.stop()
+
+
 async def test_a_younger_activator_takes_over_and_the_older_leaves_it_alone() -> None:
     key, cluster = ("ns", "chat"), Slices()
 
     def build(address: str) -> Reception:
         today = datetime(2026, 1, 1, tzinfo=UTC)
-        return Reception(cluster, address, lambda: today)  # type: ignore[arg-type]
+        return Reception(cluster, address, lambda: today, leave_seconds=0)  # type: ignore[arg-type]
 
     old, new = build("10.0.0.1"), build("10.0.0.2")
     for reception in (old, new):

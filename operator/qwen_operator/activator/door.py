@@ -73,10 +73,14 @@ class Door:
         await web.TCPSite(runner, host, 0).start()
         self._runner = runner
 
-    async def close(self) -> None:
-        """Send away who waits, let answers end that are under way, and stop listening."""
+    def send_away(self) -> None:
+        """Send away who waits, and from now on who would have to."""
         self._is_closing = True
         self._ready.set()
+
+    async def close(self) -> None:
+        """Send away who waits, let answers end that are under way, and stop listening."""
+        self.send_away()
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -30,15 +30,26 @@ from qwen_operator.errors import ApiError, OperatorError
 Json = Mapping[str, Any]
 Key = tuple[str, str]  # namespace, name
 _AGAIN_SECONDS = 1.0
+# From leaving the Services to listening no more: kube-proxies look once a second, and later where
+# they have much to do.
+LEAVE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
 class Reception:
     """All QwenDeployments that may be without pods."""
 
-    def __init__(self, cluster: Cluster, address: str, today: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        address: str,
+        today: Callable[[], datetime],
+        *,
+        leave_seconds: float = LEAVE_SECONDS,
+    ) -> None:
         """Make an empty one; `address` is this process's own, as the cluster reaches it."""
         self._cluster, self._address, self._today = cluster, address, today
+        self._leave_seconds = leave_seconds
         self._session = open_session()
         self._doors: dict[Key, Door] = {}
         self._slices: dict[Key, dict[str, Json]] = {}
@@ -52,12 +63,15 @@ class Reception:
         self._task = asyncio.create_task(self._publish())
 
     async def stop(self) -> None:
-        """Leave the Services, send away who waits, and let answers end."""
+        """Leave the Services, send away who waits or still comes, and let answers end."""
         self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
         for key in self._doors:
             await self._apply(key)
+        for door in self._doors.values():
+            door.send_away()
+        await asyncio.sleep(self._leave_seconds if self._doors else 0)
         await asyncio.gather(*(door.close() for door in self._doors.values()))
         await self._session.close()
 
@@ -86,6 +100,8 @@ class Reception:
                 self._applied.pop(key, None)
         else:
             known[metadata["name"]] = found
+            if metadata["name"] == slice_name(key[1]) and activator_of(found) is None:
+                self._applied.pop(key, None)  # another left after this one had come
         if not known:
             del self._slices[key]
         self._lead(key)
@@ -148,8 +164,9 @@ class Reception:
             door.guest.metadata,
             address=self._address,
             port=door.port,
-            is_routed=not door.has_endpoints and not self._is_stopping,
+            is_routed=not door.has_endpoints,
             waiting_at=now if door.waiting and not self._is_stopping else None,
+            is_leaving=self._is_stopping,
         )
         if wanted == self._applied.get(key):
             return True

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.bench.engines import NUM_CORES, REPOSITORY, Engine, Runner, our_engine, peer_engines
 from tests.bench.report import render
-from tests.bench.servers import measure_server, our_server, vllm_server
+from tests.bench.servers import measure_servers, our_server, vllm_server
 from tests.bench.work import ROWS, Row
 from tests.models.qwen3 import build_random_qwen3
 
@@ -33,7 +33,7 @@ def main() -> None:
     result: dict[str, Any] = {"model": model.name, "repeats": arguments.repeats}
     result["rows"], result["ceilings"] = _measure_rows(rows, engines, arguments.repeats)
     if not arguments.no_http:
-        result["servers"] = _measure_servers(engines, model)
+        result["servers"] = _measure_servers(engines, model, arguments.repeats)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=2) + "\n")
     print(render(result))
@@ -86,11 +86,13 @@ def _measure_ceilings() -> Any:
     return json.loads(done.stdout)
 
 
-def _measure_servers(engines: list[Engine], model: Path) -> dict[str, dict[str, float]]:
+def _measure_servers(
+    engines: list[Engine], model: Path, repeats: int
+) -> dict[str, dict[str, float]]:
     commands = [our_server(model)]
     # In the first precision only: bfloat16, unless another was asked for.
     commands += [vllm_server(e, model) for e in engines if e.name.startswith("vllm")][:1]
-    return {command.name: measure_server(command) for command in commands}
+    return measure_servers(commands, repeats)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import http.client
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,13 +47,28 @@ def vllm_server(engine: Engine, model: Path) -> ServerCommand:
     return ServerCommand(engine.name, words, "/health", engine.environment)
 
 
-def measure_server(command: ServerCommand) -> dict[str, float]:
-    """Return the figures of one server's life."""
-    with running_server(command) as (port, process, seconds_to_ready):
-        figures = {"start to ready, s": seconds_to_ready}
+def measure_servers(commands: list[ServerCommand], repeats: int) -> dict[str, dict[str, float]]:
+    """Return the figures of servers that take turns, by name; throughputs are medians.
+
+    They are started one after the other, so each comes up alone.
+    """
+    figures: dict[str, dict[str, float]] = {}
+    with ExitStack() as stack:
+        running: dict[str, tuple[int, int]] = {}
+        for command in commands:
+            port, process, seconds = stack.enter_context(running_server(command))
+            running[command.name] = port, process.pid
+            figures[command.name] = {"start to ready, s": seconds}
         for clients in CLIENTS:
-            figures[f"HTTP, {clients} clients, tok/s"] = _throughput(port, clients)
-        figures["resident memory, GiB"] = resident_bytes(process.pid) / 2**30
+            samples: dict[str, list[float]] = {name: [] for name in running}
+            for repeat in range(repeats):
+                for name, (port, _) in running.items():
+                    samples[name].append(_throughput(port, clients, seed=100 * repeat + clients))
+                    print(f"{clients} clients: {name} {samples[name][-1]:.1f}", file=sys.stderr)
+            for name, found in samples.items():
+                figures[name][f"HTTP, {clients} clients, tok/s"] = statistics.median(found)
+        for name, (_, pid) in running.items():
+            figures[name]["resident memory, GiB"] = resident_bytes(pid) / 2**30
     return figures
 
 
@@ -106,13 +122,13 @@ def _wait_until_ready(port: int, path: str, process: subprocess.Popen[bytes]) ->
     raise TimeoutError(f"not ready within {SECONDS_TO_READY} s")
 
 
-def _throughput(port: int, clients: int) -> float:
+def _throughput(port: int, clients: int, *, seed: int) -> float:
     """Have `qwen-engine bench` drive either server, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "qwen_engine", "bench", "--url", f"http://127.0.0.1:{port}",
          "--num-prompts", str(max(2, clients)), "--max-concurrency", str(clients),
          "--input-len", str(PROMPT_TOKENS), "--output-len", str(OUTPUT_TOKENS),
-         "--seed", str(clients)],
+         "--seed", str(seed)],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     return float(json.loads(done.stdout)["output_tokens_per_second"])

@@ -67,14 +67,23 @@ inline long place_of_row(const Layer& layer, const Work& work, long row) {
   return ((work.row + row / group) * layer.heads + head) * layer.cache.size;
 }
 
+// What scores of keys of one format are multiplied by in `to_shares`; those with scales of their own
+// have been before.
+template <typename Rows>
+float score_scale(long size) {
+  return Rows::kIsScaled ? 1.0f : Rows::kFactor / std::sqrt(static_cast<float>(size));
+}
+
 inline float* state_of(const Layer& layer, const Work& work, long row) {
   const long size = layer.cache.size;
   return layer.states + place_of_row(layer, work, row) / size * (qwen::kStateHead + size);
 }
 
 // Begin a panel from the states of its rows.
+template <typename Rows>
 FMA_TARGET inline void load_states(const Layer& layer, const Work& work, long panel,
                                    Scratch& scratch) {
+  const float scale = score_scale<Rows>(layer.cache.size);
   const long size = layer.cache.size;
   float* sums = scratch.sums.data() + panel * size * kLanes;
   for (long half = 0; half < kLanes; half += 16) {
@@ -82,7 +91,7 @@ FMA_TARGET inline void load_states(const Layer& layer, const Work& work, long pa
     for (long lane = 0; lane < 16; ++lane) {
       const long row = std::min(panel * kLanes + half + lane, work.num_rows - 1);
       sources[lane] = state_of(layer, work, work.first_row + row);
-      scratch.most[panel][half + lane] = sources[lane][0];
+      scratch.most[panel][half + lane] = sources[lane][0] / scale;
       scratch.total[panel][half + lane] = sources[lane][1];
     }
     for (long i = 0; i < size; i += 16) {
@@ -129,11 +138,21 @@ FMA_TARGET void load_panel(const Layer& layer, const Work& work, long panel, Scr
   }
 }
 
+// Two tokens' values side by side; of an odd number the last has none beside it.
+template <typename Rows>
+FMA_TARGET void pair_values(const uint8_t* first, const uint8_t* second, long size,
+                            uint16_t* pairs) {
+  for (long i = 0; i < size; i += 16) {
+    Words both = widen(Rows::narrow(first, i));
+    if (second != nullptr) both = or_words(both, shift_left(widen(Rows::narrow(second, i)), 16));
+    store_words(pairs + 2 * i, both);
+  }
+}
+
 // Bring a tile's keys and values into the form that the products take.
 template <typename Rows, bool kDot>
 FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long count,
                           Scratch& scratch) {
-  const float share = Rows::kFactor / std::sqrt(static_cast<float>(cache.size));
   const long size = cache.size;
   uint16_t* narrow_keys = reinterpret_cast<uint16_t*>(scratch.keys.data());
   uint16_t* narrow_values = reinterpret_cast<uint16_t*>(scratch.values.data());
@@ -142,20 +161,20 @@ FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long
   for (long token = 0; token < count; ++token) {
     const Place place = places[token];
     const uint8_t *key = cache.keys + place.row, *value = cache.values + place.row;
-    scratch.key_factor[token] = share * (Rows::kIsScaled ? scale_at(cache.keys, place) : 1.0f);
-    scratch.value_factor[token] =
-        Rows::kIsScaled ? Rows::kFactor * scale_at(cache.values, place) : 1.0f;
+    if constexpr (Rows::kIsScaled) {
+      const float share = Rows::kFactor / std::sqrt(static_cast<float>(size));
+      scratch.key_factor[token] = share * scale_at(cache.keys, place);
+      scratch.value_factor[token] = Rows::kFactor * scale_at(cache.values, place);
+    }
     if constexpr (kDot) {
-      uint16_t* pairs = narrow_values + token / 2 * 2 * size;
       for (long i = 0; i < size; i += 16) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(narrow_keys + token * size + i),
                             Rows::narrow(key, i));
-        Words wide = widen(Rows::narrow(value, i));
-        if (token % 2 == 1) {
-          wide = or_words(shift_left(wide, 16), load_words(pairs + 2 * i));
-        }
-        store_words(pairs + 2 * i, wide);
       }
+      if (token % 2 == 1) continue;
+      const bool is_last = token + 1 == count;
+      const uint8_t* second = is_last ? nullptr : cache.values + places[token + 1].row;
+      pair_values<Rows>(value, second, size, narrow_values + token * size);
     } else {
       for (long i = 0; i < size; i += 16) {
         store_floats(scratch.keys.data() + token * size + i, Rows::widen(key, i));
@@ -165,46 +184,22 @@ FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long
   }
 }
 
-// Turn a panel's scores of a tile into shares; scale says by what earlier sums shrink.
-template <typename Rows, bool kDot>
-FMA_TARGET void soften(Scratch& scratch, long panel, long start, long count, float* scale) {
+// Give a panel's scores their tokens' scales, and hide what lies behind a row's own token.
+template <typename Rows>
+FMA_TARGET void prepare_scores(Scratch& scratch, long panel, long start, long count) {
   for (int half = 0; half < kLanes; half += 16) {
     float* scores = scratch.scores.data() + half;
+    for (long token = 0; Rows::kIsScaled && token < count; ++token) {
+      float* score = scores + token * kLanes;
+      store_floats(score, mul(load_floats(score), splat(scratch.key_factor[token])));
+    }
     const Words position = load_words(scratch.position[panel] + half);
     const long sure = scratch.position[panel][half];  // positions rise with the lanes
-    Floats before = load_floats(scratch.most[panel] + half), most = before;
-    for (long token = 0; token < count; ++token) {
-      Floats score = mul(load_floats(scores + token * kLanes), splat(scratch.key_factor[token]));
-      if (start + token > sure) {
-        const Words here = splat_word(static_cast<int32_t>(start + token));
-        score = select(is_less(position, here), splat(-INFINITY), score);
-      }
-      store_floats(scores + token * kLanes, score);
-      most = max_of(most, score);
+    for (long token = std::max(0L, sure + 1 - start); token < count; ++token) {
+      float* score = scores + token * kLanes;
+      const Words here = splat_word(static_cast<int32_t>(start + token));
+      store_floats(score, select(is_less(position, here), splat(-INFINITY), load_floats(score)));
     }
-    Floats added = zeros();
-    for (long token = 0; token < count; ++token) {
-      Floats share = exp16(sub(load_floats(scores + token * kLanes), most));
-      added = add(added, share);
-      if (Rows::kIsScaled) {
-        share = mul(share, splat(scratch.value_factor[token]));
-      }
-      if constexpr (kDot) {  // two tokens side by side, over scores already read
-        float* target = scores + token / 2 * kLanes;
-        Words bits = shift_right(rounded_bits(share), 16);
-        if (token % 2 == 1) {
-          bits = or_words(shift_left(bits, 16), load_words(target));
-        }
-        store_words(target, bits);
-      } else {
-        store_floats(scores + token * kLanes, share);
-      }
-    }
-    const Floats shrink = exp16(sub(before, most));
-    Floats total = load_floats(scratch.total[panel] + half);
-    store_floats(scratch.total[panel] + half, fmadd(total, shrink, added));
-    store_floats(scratch.most[panel] + half, most);
-    store_floats(scale + half, shrink);
   }
 }
 
@@ -230,7 +225,9 @@ FMA_TARGET void store_panel(const Layer& layer, const Work& work, long panel, Sc
 }
 
 // What rows have seen so far, for whoever goes on from there.
+template <typename Rows>
 FMA_TARGET void store_states(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
+  const float scale = score_scale<Rows>(layer.cache.size);
   const long size = layer.cache.size, first = panel * kLanes;
   const float* sums = scratch.sums.data() + panel * size * kLanes;
   for (long half = 0; half < kLanes; half += 16) {
@@ -238,7 +235,7 @@ FMA_TARGET void store_states(const Layer& layer, const Work& work, long panel, S
     const long count = std::min<long>(16, work.num_rows - first - half);
     for (long lane = 0; lane < count; ++lane) {
       targets[lane] = state_of(layer, work, work.first_row + first + half + lane);
-      targets[lane][0] = scratch.most[panel][half + lane];
+      targets[lane][0] = scratch.most[panel][half + lane] * scale;
       targets[lane][1] = scratch.total[panel][half + lane];
     }
     for (long i = 0; i < size; i += 16) {
@@ -259,7 +256,7 @@ void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
   const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
   for (long panel = 0; panel < num_panels; ++panel) {
     load_panel<kDot>(layer, work, panel, scratch);
-    if (work.first_token > 0) load_states(layer, work, panel, scratch);
+    if (work.first_token > 0) load_states<Rows>(layer, work, panel, scratch);
   }
   const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
   for (long start = work.first_token; start < seen; start += kChunkTile) {
@@ -272,7 +269,10 @@ void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
       multiply_rows<kDot>(scratch.keys.data(), size / kPair, 1,
                           scratch.query.data() + panel * size * kLanes, size / kPair, nullptr,
                           scratch.scores.data(), some);
-      soften<Rows, kDot>(scratch, panel, start, some, scale);
+      prepare_scores<Rows>(scratch, panel, start, some);
+      to_shares<kDot, Rows::kIsScaled>(scratch.scores.data(), some, score_scale<Rows>(size),
+                                       scratch.most[panel], scratch.total[panel], scale,
+                                       scratch.value_factor);
       multiply_rows<kDot>(scratch.values.data(), 1, size, scratch.scores.data(),
                           (some + kPair - 1) / kPair, scale,
                           scratch.sums.data() + panel * size * kLanes, size);
@@ -280,7 +280,7 @@ void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
   }
   for (long panel = 0; panel < num_panels; ++panel) {
     if (work.is_shared) {
-      store_states(layer, work, panel, scratch);
+      store_states<Rows>(layer, work, panel, scratch);
     } else {
       store_panel(layer, work, panel, scratch);
     }

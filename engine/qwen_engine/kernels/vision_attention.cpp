@@ -17,27 +17,6 @@ namespace {
 
 constexpr long kQueryPanels = 8;  // of 32 queries, that share a tile of keys and values
 constexpr long kKeyTile = 128;    // keys
-constexpr float kLogE = 1.44269504088896341f;
-
-// 2^x for x ≤ 0 by Taylor's terms of 2^r, |r| ≤ 1/2: to 2e-7 of it, or where the result is rounded
-// to bfloat16 anyway to 4e-5.
-template <bool kRough>
-FMA_TARGET inline Floats exp2_16(Floats x) {
-  x = max_of(x, splat(-126.0f));
-  Floats n = round_even(x);
-  Floats r = sub(x, n);
-  Floats p = splat(9.6181291076e-3f);
-  if constexpr (!kRough) {
-    p = splat(1.5403530393e-4f);
-    p = fmadd(p, r, splat(1.3333558146e-3f));
-    p = fmadd(p, r, splat(9.6181291076e-3f));
-  }
-  p = fmadd(p, r, splat(5.5504108665e-2f));
-  p = fmadd(p, r, splat(2.4022650696e-1f));
-  p = fmadd(p, r, splat(6.9314718056e-1f));
-  p = fmadd(p, r, splat(1.0f));
-  return times_power(p, n);
-}
 
 struct Frame {  // one head of one frame; rows are counted in units of 32 bits
   const float *keys, *values;
@@ -64,41 +43,6 @@ FMA_TARGET void load_queries(const float* rows, long num_rows, long units, float
         store_words(target + (i + k) * kLanes + half, block[k]);
       }
     }
-  }
-}
-
-// Scores [count][32] become shares, with kDot pairs of them; `shrink` says by what earlier sums do.
-template <bool kDot>
-FMA_TARGET void to_shares(float* scores, long count, float scale, float* most, float* total,
-                          float* shrink) {
-  const Floats factor = splat(scale * kLogE);
-  for (int half = 0; half < kLanes; half += 16) {
-    float* x = scores + half;
-    Floats before = load_floats(most + half), now = before;
-    for (long key = 0; key < count; ++key) now = max_of(now, load_floats(x + key * kLanes));
-    const Floats offset = mul(now, factor);
-    Floats added = zeros();
-    for (long key = 0; key < count; key += 2) {
-      Floats even = load_floats(x + key * kLanes), odd = load_floats(x + (key + 1) * kLanes);
-      even = exp2_16<kDot>(fmsub(even, factor, offset));
-      odd = exp2_16<kDot>(fmsub(odd, factor, offset));
-      added = add(added, add(even, odd));
-      if constexpr (kDot) {  // over scores already read
-        const Words half_up = splat_word(0x8000);
-        Words low = add_words(bits_of(even), half_up);
-        Words high = add_words(bits_of(odd), half_up);
-        low = or_words(shift_right(low, 16), upper_halves(high));
-        store_words(x + key / 2 * kLanes, low);
-      } else {
-        store_floats(x + key * kLanes, even);
-        store_floats(x + (key + 1) * kLanes, odd);
-      }
-    }
-    const Floats less = exp2_16<kDot>(fmsub(before, factor, offset));
-    Floats sum = fmadd(load_floats(total + half), less, added);
-    store_floats(total + half, sum);
-    store_floats(most + half, now);
-    store_floats(shrink + half, less);
   }
 }
 
@@ -147,7 +91,7 @@ void attend_rows(const Frame& frame, const float* queries, long num_rows, T* out
       multiply_rows<kDot>(frame.keys + start * units, units, 1,
                           panels.query.data() + panel * units * kLanes, units, nullptr,
                           panels.scores.data(), some);
-      to_shares<kDot>(panels.scores.data(), some, scale, panels.most[panel], panels.total[panel],
+      to_shares<kDot, false>(panels.scores.data(), some, scale, panels.most[panel], panels.total[panel],
                       shrink);
       multiply_rows<kDot>(frame.values + start / kPair * size, 1, size, panels.scores.data(),
                           some / kPair, shrink, panels.sums.data() + panel * size * kLanes, size);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -15,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.engines import NUM_CORES, REPOSITORY, Engine, resident_bytes
+from tests.bench.engines import NUM_CORES, REPOSITORY, Engine, resident_bytes, signal_all
 
 CLIENTS = (1, 8, 16)
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
@@ -50,7 +51,7 @@ def vllm_server(engine: Engine, model: Path) -> ServerCommand:
 def measure_servers(commands: list[ServerCommand], repeats: int) -> dict[str, dict[str, float]]:
     """Return the figures of servers that take turns, by name; throughputs are medians.
 
-    They are started one after the other, so each comes up alone.
+    They are started one after the other, so each comes up alone, and stopped between their turns.
     """
     figures: dict[str, dict[str, float]] = {}
     with ExitStack() as stack:
@@ -59,11 +60,14 @@ def measure_servers(commands: list[ServerCommand], repeats: int) -> dict[str, di
             port, process, seconds = stack.enter_context(running_server(command))
             running[command.name] = port, process.pid
             figures[command.name] = {"start to ready, s": seconds}
+            signal_all(process.pid, signal.SIGSTOP)
         for clients in CLIENTS:
             samples: dict[str, list[float]] = {name: [] for name in running}
             for repeat in range(repeats):
-                for name, (port, _) in running.items():
+                for name, (port, pid) in running.items():
+                    signal_all(pid, signal.SIGCONT)
                     samples[name].append(_throughput(port, clients, seed=100 * repeat + clients))
+                    signal_all(pid, signal.SIGSTOP)
                     print(f"{clients} clients: {name} {samples[name][-1]:.1f}", file=sys.stderr)
             for name, found in samples.items():
                 figures[name][f"HTTP, {clients} clients, tok/s"] = statistics.median(found)
@@ -91,6 +95,7 @@ def running_server(
         _wait_until_ready(port, command.ready_path, process)
         yield port, process, time.perf_counter() - began
     finally:
+        signal_all(process.pid, signal.SIGCONT)
         process.terminate()
         try:
             process.wait(timeout=60)

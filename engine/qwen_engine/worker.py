@@ -21,7 +21,7 @@ from qwen_engine.device import open_device
 from qwen_engine.encoder import SECONDS_ALONE, SHARE_OF_STEP, Encoder, allocate_tower
 from qwen_engine.errors import ConfigError
 from qwen_engine.host_memory import StartMemory
-from qwen_engine.kernels.largest import Largest
+from qwen_engine.kernels.largest import Largest, largest
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers import pages
 from qwen_engine.layers.attention import build_backend, eight_bit
@@ -36,7 +36,7 @@ from qwen_engine.models.decoder import Decoder
 from qwen_engine.models.vision import PREFIX as VISION_PREFIX
 from qwen_engine.preemption import PreemptionCosts
 from qwen_engine.preemption_costs import measure_costs
-from qwen_engine.sampler import Sampler, largest
+from qwen_engine.sampler import Sampler
 from qwen_engine.sequence import SamplingParams, ScheduledBatch, ScheduledSequence, Sequence
 from qwen_engine.start_times import StartTimes
 from qwen_engine.swap_space import SwapSpace

@@ -94,7 +94,7 @@ def _vllm_settings(python: Path) -> dict[str, str]:
 class Runner:
     """A loaded engine in its own process, stopped between its turns; a context manager.
 
-    Idle engines are not at rest: vLLM's polls, and cost the next one up to half of a core.
+    So nothing that an idle engine does costs the next one.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -68,13 +68,17 @@ def test_chainlit_shows_answers_as_they_are_streamed(chainlit: str, browser: Bro
     page.route(lambda url: not url.startswith(chainlit), lambda route: route.abort())  # fonts
     frames: list[str] = []
     page.on("websocket", lambda it: it.on("framereceived", lambda data: frames.append(str(data))))
-    dialogues = (("Capital of France?", FRANCE), ("法国的首都?", CHINESE))
-    for question, answer in dialogues:
+
+    def pieces(question: str, answer: str) -> int:
+        frames.clear()
         page.goto(chainlit)
         page.locator("#chat-input").fill(question)
         page.locator("#chat-submit").click()  # which is possible once its socket is open
         shown = page.locator("[data-step-type=assistant_message] .message-content")
         expect(shown).to_have_text(answer, timeout=30_000)
-    # Of so few tokens, some milliseconds apart or less, several may come in one piece.
-    assert sum('"stream_token"' in frame for frame in frames) > len(dialogues)
+        return sum('"stream_token"' in frame for frame in frames)
+
+    # Tokens of so small a model may come together where the server is busy: then it is asked again.
+    for dialogue in (("Capital of France?", FRANCE), ("法国的首都?", CHINESE)):
+        until(lambda it=dialogue: pieces(*it) > 3, what="more pieces", within_seconds=60)  # type: ignore[misc]
     page.close()

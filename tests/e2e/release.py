@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+from typing import Any
 
 from tests.cluster.client import Cluster
 from tests.cluster.paths import REPOSITORY
@@ -40,17 +41,29 @@ class Release:
         else:
             self._cluster.kubectl("wait", "-n", NAMESPACE, "pods", "--all", "--for=delete")
 
-    def kill_operator(self) -> None:
-        """SIGKILL the operator's process; kubelet restarts its container."""
-        pods = self._cluster.get("pods", "-n", NAMESPACE)["items"]
+    def kill_operator(self) -> int:
+        """SIGKILL the operator's process; kubelet restarts its container.
+
+        Returns how often that had been restarted before.
+        """
+        pods = self._operators()
+        restarts = _restarts(pods)
         killed = [pid for pod in pods for pid in processes_of(pod, "qwen-operator")]
         assert killed, "no operator process found"
         for pid in killed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        return restarts
 
-    @property
-    def restarts(self) -> int:
-        """How often kubelet has restarted the operator's container."""
-        pods = self._cluster.get("pods", "-n", NAMESPACE)["items"]
-        return sum(c["restartCount"] for p in pods for c in p["status"]["containerStatuses"])
+    def has_restarted(self, before: int) -> bool:
+        """Say whether kubelet has restarted the operator's container since so many times."""
+        return _restarts(self._operators()) > before
+
+    def _operators(self) -> list[dict[str, Any]]:
+        """The operator's own pod: an activator that goes would take its restarts along."""
+        selector = "app.kubernetes.io/component=operator"
+        return list(self._cluster.get("pods", "-n", NAMESPACE, "-l", selector)["items"])
+
+
+def _restarts(pods: list[dict[str, Any]]) -> int:
+    return sum(c["restartCount"] for p in pods for c in p["status"]["containerStatuses"])

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.root
 def test_a_rollout_finishes_though_the_operator_is_killed_in_its_midst(
     release: Release, serve: Callable[[str], Served]
 ) -> None:
-    served, restarts = serve("rolling"), release.restarts
+    served = serve("rolling")
     served.await_available()
     (before,) = served.pods()
     served.patch({"context": {"maxModelLen": 128}})
     until(lambda: len(served.pods()) > 1, what="the rollout's new pod", within_seconds=30)
-    release.kill_operator()
+    restarts = release.kill_operator()
     # Available may be what the operator wrote of the old pod before it was killed
     until(
         lambda: before["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in served.pods()},
@@ -28,7 +28,7 @@ def test_a_rollout_finishes_though_the_operator_is_killed_in_its_midst(
         within_seconds=90,
     )
     # kubelet waits longer with each restart, up to after the rollout
-    until(lambda: release.restarts > restarts, what="another operator", within_seconds=90)
+    until(lambda: release.has_restarted(restarts), what="another operator", within_seconds=90)
     served.await_available()
     assert served.status()["plan"]["maxModelLen"] == 128
 

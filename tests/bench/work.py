@@ -66,7 +66,7 @@ def _shared_prefix(*, is_warm: bool) -> Callable[[Run, random.Random], float]:
 
 
 ROWS = (
-    Row("first token, 128-token prompt", "s", _first_token(128), turns=5),
+    Row("first token, 128-token prompt", "s", _first_token(128), turns=10),
     Row("first token, 1024-token prompt", "s", _first_token(1024), turns=3),
     Row("decode, one stream", "tok/s", _decode_one, turns=5),
     Row("16 × (128 → 64)", "tok/s", _batch(16, 128, 64)),

@@ -43,7 +43,7 @@ def scaled_object_body(
 
     Args:
         url: where the operator tells this QwenDeployment's figures.
-        may_be_zero: something holds requests while no pod is there.
+        may_be_zero: something holds requests while no pod is there, or it is at zero already.
     """
     least = spec.min_replicas if may_be_zero else max(1, spec.min_replicas)
     return {

@@ -103,7 +103,7 @@ def reconcile(
     is_free = not _foreign(spec, observed, mine)
     if spec is not None and isinstance(verdict, Decision) and is_free:
         others = (
-            wanted_scaler(owner, spec.autoscaling, observed, mine),
+            wanted_scaler(owner, spec, observed, mine),
             _wanted_pool(owner, spec, observed, mine),
             wanted_budget(owner, spec, verdict.template, observed),
         )

@@ -24,19 +24,23 @@ _KEDA_SECONDS = 15.0
 
 
 def wanted_scaler(
-    owner: resources.Owner, spec: AutoscalingSpec | None, observed: Observed, mine: Observed
+    owner: resources.Owner, spec: QwenDeploymentSpec, observed: Observed, mine: Observed
 ) -> tuple[Json, Json | None] | None:
     """Return the manifest that is to scale and the live object; None where there is to be none."""
-    if spec is None or spec.provider is Provider.NONE:
+    scaling = spec.autoscaling
+    if scaling is None or scaling.provider is Provider.NONE:
         return None
-    if spec.provider is Provider.BUILT_IN:
+    if scaling.provider is Provider.BUILT_IN:
         is_taken = observed.autoscaler is not None and mine.autoscaler is None
-        return None if is_taken else (resources.build_autoscaler(owner, spec), mine.autoscaler)
+        return None if is_taken else (resources.build_autoscaler(owner, scaling), mine.autoscaler)
     is_taken = observed.scaled_object is not None and mine.scaled_object is None
     if is_taken or not observed.is_keda_there or observed.figures_url is None:
         return None
+    # KEDA starts a pod where the least is 1. One at zero may just not be seen by an activator yet,
+    # and nobody has asked for it.
+    may_be_zero = is_activated(mine.activation) or spec.replicas == 0
     manifest = resources.build_scaled_object(
-        owner, spec, url=observed.figures_url, may_be_zero=is_activated(mine.activation)
+        owner, scaling, url=observed.figures_url, may_be_zero=may_be_zero
     )
     return manifest, mine.scaled_object
 

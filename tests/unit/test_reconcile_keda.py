@@ -78,6 +78,16 @@ def test_keda_is_told_where_to_ask_and_no_hpa_of_ours_is_made() -> None:
     assert activity["activationTargetValue"] == "0"
 
 
+def test_keda_starts_nothing_at_zero_that_an_activator_has_just_not_seen_yet() -> None:
+    about = scaled(provider="KEDA", minReplicas=0)
+    least = {}
+    for replicas in (0, 1):
+        manifest = applied(look(at(about, replicas), WITH_KEDA), SCALED_OBJECT)
+        assert manifest is not None
+        least[replicas] = manifest["spec"]["minReplicaCount"]
+    assert least == {0: 0, 1: 1}
+
+
 def test_both_providers_move_equally_fast() -> None:
     given = {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 7}}}
     hpa = applied(look(scaled(**given)), HPA)

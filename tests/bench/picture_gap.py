@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="instead of random weights")
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement, at most")
-    parser.add_argument("--repeats", type=int, default=5, help="of the times to the first token")
+    parser.add_argument("--repeats", type=int, default=20, help="of the times to the first token")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()

@@ -59,6 +59,12 @@ class StubWorker:
             if entry.needs_token
         ]
 
+    def take_encoded(self) -> list[bytes]:
+        return []
+
+    def grow_rest(self, num_bytes: int) -> None:
+        """Nothing is held."""
+
     def measure(self) -> MemoryMeasured:
         return MemoryMeasured(0, 0, 0)
 

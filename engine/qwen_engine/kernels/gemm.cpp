@@ -29,11 +29,8 @@ void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y
     const long first = work.blocks->start(block);
     Output output{y + (first - origin) * stride, stride,
                   weight.bias == nullptr ? nullptr : weight.bias + panel * kPanel, nullptr};
-    if (count == 1 && work.way == kDot) {
-      stream_ahead(output, values + panel * size, 4 * kPanel);
-    } else {
-      fetch_ahead(output, values + next * size, weight.in, 4 * kPanel, block - work.begin, count);
-    }
+    fetch_ahead(output, values + panel * size, values + next * size, weight.in, 4 * kPanel,
+                block - work.begin, count, work.way == kDot);
     kernels[work.blocks->size(block)](work.packed + first * width, values + panel * size,
                                       weight.in, output);
   }

@@ -136,11 +136,8 @@ void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, lo
     const float* rows = work.packed + first * packed_width(weight.in, work.way);
     Output output{y + (first - origin) * stride, stride,
                   weight.bias == nullptr ? nullptr : weight.bias + panel * kPanel, one.scales};
-    if (count == 1 && work.way == kInt8Dot) {
-      stream_ahead(output, one.values, 2 * kPanel);
-    } else {
-      fetch_ahead(output, following.values, weight.in, 2 * kPanel, block - work.begin, count);
-    }
+    fetch_ahead(output, one.values, following.values, weight.in, 2 * kPanel, block - work.begin,
+                count, work.way == kInt8Dot);
     if (is_widened(work.way)) {
       widened[work.blocks->size(block)](rows, work.room, weight.in, output);
     } else {

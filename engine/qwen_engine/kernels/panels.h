@@ -28,24 +28,24 @@ struct Output {
   long ahead_step = 0;          // so many bytes of it with each pair of k
 };
 
-// The panel after this one comes from memory while this one's blocks of rows are computed, an equal
-// part during each. Otherwise the first block waits for memory and the others for arithmetic: on
-// two Zen 5 cores 16 rows took the sum of both times.
-// pair_bytes: what a pair of k takes of a panel.
-inline void fetch_ahead(Output& out, const void* next, long in, long pair_bytes, long block,
-                        long num_blocks) {
-  const long bytes = in / 2 * pair_bytes;
-  out.ahead = static_cast<const char*>(next) + bytes * block / num_blocks;
-  out.ahead_step = (pair_bytes + num_blocks - 1) / num_blocks;
-}
-
-// For a single block of rows: the panel is read once, as fast as memory gives it, and on into the
-// panel behind it, which mostly is the next. Two Zen 5 cores read 13 % more a second than with the
-// whole next panel fetched beside: 68 GiB of the 70 that a sum reads.
-inline void stream_ahead(Output& out, const void* panel, long pair_bytes) {
+// What comes from memory while a block of rows is computed. pair_bytes: what a pair of k takes of a
+// panel.
+//
+// Several blocks: the panel after this one, an equal part during each. Otherwise the first block
+// waits for memory and the others for arithmetic: on two Zen 5 cores 16 rows took the sum of both.
+//
+// A single block of a kernel that reads the panel once (`is_once`): what lies a fixed way ahead, on
+// into the panel behind, which mostly is the next. Those cores read 13 % more a second than with
+// the whole next panel fetched beside: 68 GiB of the 70 that a sum reads.
+inline void fetch_ahead(Output& out, const void* panel, const void* next, long in, long pair_bytes,
+                        long block, long num_blocks, bool is_once) {
   constexpr long kDistance = 4096;
-  out.ahead = static_cast<const char*>(panel) + kDistance;
-  out.ahead_step = pair_bytes;
+  if (num_blocks == 1 && is_once) {
+    out.ahead = static_cast<const char*>(panel) + kDistance;
+  } else {
+    out.ahead = static_cast<const char*>(next) + in / 2 * pair_bytes * block / num_blocks;
+  }
+  out.ahead_step = (pair_bytes + num_blocks - 1) / num_blocks;
 }
 
 // Scale and bias of 16 columns, where there are any.

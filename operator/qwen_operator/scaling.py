@@ -84,6 +84,7 @@ class Scaler:
         if one is None:
             before = _ready(facts) if facts.cold_starts else set()
             one = self._scaled[key] = _Scaled(facts, facts.cold_starts, before)
+            self.tally.begin(key)
         one.facts = facts
         _measure_starts(one)
 

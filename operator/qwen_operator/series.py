@@ -23,6 +23,7 @@ from qwen_operator.autoscaling.signal import Signal
 Key = tuple[str, str]  # namespace, name
 _LABELS = ("namespace", "deployment")
 _Values = Iterable[tuple[tuple[str, ...], float]]  # labels' values with the series' value
+_USUAL_DECISIONS = (("up", "BlocksNeeded"), ("down", "BlocksSpare"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class Tally:
     passes: Counter[str] = field(default_factory=lambda: Counter(done=0, failed=0))
     decisions: Counter[tuple[Key, str, str]] = field(default_factory=Counter)
     conditions: dict[Key, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+    def begin(self, key: Key) -> None:
+        """Count from zero: `increase` does not see the first of a counter that begins with one."""
+        for direction, reason in _USUAL_DECISIONS:
+            self.decisions.setdefault((key, direction, reason), 0)
 
     def forget(self, key: Key) -> None:
         """Drop a QwenDeployment that is gone."""

@@ -29,6 +29,11 @@ def value(text: bytes, name: str, **labels: str) -> float | None:
     return read(text).get((f"qwen_operator_{name}", frozenset(labels.items())))
 
 
+def decisions(text: bytes, kind: tuple[str, str]) -> float | None:
+    direction, reason = kind
+    return value(text, "scaling_decisions_total", **OF, direction=direction, reason=reason)
+
+
 async def test_a_decision_is_told_with_its_reason_and_counted_when_it_changes(
     engine: Engine, world: tuple[Scaler, list[float]]
 ) -> None:
@@ -42,15 +47,16 @@ async def test_a_decision_is_told_with_its_reason_and_counted_when_it_changes(
     assert value(before, "blocks", **OF, state="used") == 100
     assert value(before, "free_block_ratio", **OF) == pytest.approx(0.9)
     assert value(before, "pods", **OF, state="silent") == 0
-    assert not any(name.endswith("decisions_total") for name, _ in read(before))
+    up, down = ("up", "BlocksNeeded"), ("down", "BlocksSpare")
+    assert decisions(before, up) == decisions(before, down) == 0, "or `increase` misses the first"
 
     engine.says = stats(990)
     clock[0] += 5
     await scaler.refresh()
     after = scaler.series.render()
     assert value(after, "replicas_wanted", **OF, reason="BlocksNeeded") is not None
-    counted = {"direction": "up", "reason": "BlocksNeeded"}
-    assert value(after, "scaling_decisions_total", **OF, **counted) == 1
+    assert decisions(after, up) == 1
+    assert decisions(after, down) == 0
 
 
 async def test_answers_that_are_not_used_are_counted_by_cause(

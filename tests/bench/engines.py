@@ -40,7 +40,7 @@ def our_engine(model: Path) -> Engine:
 def peer_engines(asked: str, model: Path) -> list[Engine]:
     """Return a peer, `name` or `name:precision`, in each of the precisions it is measured in."""
     name, _, precision = asked.partition(":")
-    engines = [engine for engine in _all(name, model) if precision in engine.name.split(" ")[1]]
+    engines = [e for e in _all(name, model) if precision in ("", e.name.split(" ")[1])]
     if not engines:
         raise SystemExit(f"{name} is not measured in {precision!r}")
     return engines

@@ -24,7 +24,7 @@ from qwen_engine.host_memory import StartMemory
 from qwen_engine.kernels.largest import Largest, largest
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers import pages
-from qwen_engine.layers.attention import build_backend, eight_bit
+from qwen_engine.layers.attention import build_backend, choose_kernel, eight_bit
 from qwen_engine.layers.gemm import MeasuredGemm, choose_gemm
 from qwen_engine.layers.int8_gemm import choose_int8_gemm
 from qwen_engine.loader import LoadProgress, load_weights
@@ -99,6 +99,7 @@ class Worker:
         times.mark("KV cache")
         library = self._find_library()
         self._gemm = self._choose_gemm(library)
+        choose_kernel(library, model_config.head_dim)
         times.mark("measuring products")
         self._adopt(self._gemm, library)
         if library is not None and self._gemm is not None:

@@ -7,7 +7,8 @@ import logging
 import pytest
 import torch
 
-from qwen_engine.kernels.library import NativeLibrary, can_pack
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.ways import can_pack
 from qwen_engine.layers.gemm import (
     MAX_COPIED_VALUES,
     ROW_COUNTS,
@@ -70,12 +71,29 @@ def test_rows_with_gaps_between_them_are_read_where_they_are() -> None:
 
 
 @needs_library
-def test_not_a_number_stays_in_its_row() -> None:
+@pytest.mark.skipif(LIBRARY is None or "tile" not in LIBRARY.kernels, reason="no AMX here")
+def test_tiles_are_not_disturbed_by_onednn_which_has_shapes_of_its_own_for_them() -> None:
+    assert LIBRARY is not None
+    weight, x, other = random_bfloat16(96, 128), random_bfloat16(45, 128), random_bfloat16(77, 96)
+    plain = weight.clone()
+    LIBRARY.pack(weight)
+    gemm = MeasuredGemm(GemmChoice(times(tile=1), is_packed=True), LIBRARY)
+    alone = gemm.linear(x, weight, None), torch.nn.functional.linear(other, other)
+    exact = x.float() @ plain.float().T
+    torch.testing.assert_close(alone[0].float(), exact, rtol=2**-7, atol=1e-2)
+    for _ in range(100):
+        assert torch.equal(torch.nn.functional.linear(other, other), alone[1])
+        assert torch.equal(gemm.linear(x, weight, None), alone[0])
+
+
+@needs_library
+@pytest.mark.parametrize("way", PACKED_WAYS)
+def test_not_a_number_stays_in_its_row(way: Way) -> None:
     assert LIBRARY is not None
     weight, x = random_bfloat16(32, 8), random_bfloat16(3, 8)
     x[1, 4] = torch.nan
     LIBRARY.pack(weight)
-    gemm = MeasuredGemm(GemmChoice(times(fma=1), is_packed=True), LIBRARY)
+    gemm = MeasuredGemm(GemmChoice(times(**{way: 1}), is_packed=True), LIBRARY)
     is_nan = gemm.linear(x, weight, None).isnan()
     assert is_nan[1].all()
     assert not is_nan[[0, 2]].any()

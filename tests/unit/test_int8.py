@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from qwen_engine.errors import UnsupportedModelError
-from qwen_engine.kernels.library import INT8_WAYS, NativeLibrary
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.ways import INT8_WAYS
 from qwen_engine.layers import int8
 from qwen_engine.layers.gemm import ROW_COUNTS, GemmChoice, TorchGemm, Way
 from qwen_engine.layers.int8_gemm import Int8Gemm, choose_int8_gemm

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
 from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.ways import Kernel
 from qwen_engine.layers.attention import AttentionMetadata
 from qwen_engine.layers.attention.native import NativeBackend
 from qwen_engine.layers.attention.reference import ReferenceBackend
@@ -37,7 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2, with biases": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
 }
 WAYS = [
-    way for way in ("fma", "dot", "int8 fma", "int8 dot", "widened dot")
+    way for way in ("fma", "dot", "tile", "int8 fma", "int8 dot", "widened dot", "widened tile")
     if FOUND is not None and way.endswith(FOUND.kernels)
 ]  # fmt: skip
 
@@ -46,7 +47,7 @@ def build(kind: str, way: Way) -> tuple[Decoder, list[KVCache]]:
     """Return a model of noise whose products are computed one way, and what fills its caches."""
     assert FOUND is not None
     config = parse_model_config(CONFIG | MODELS[kind])
-    config = replace(config, int8_weights=way not in ("fma", "dot"))
+    config = replace(config, int8_weights=way not in get_args(Kernel))
     model = Decoder.allocate(config, max_len=128, dtype=torch.bfloat16, device=CPU)
     source = torch.Generator().manual_seed(0)
     for name, target in model.checkpoint_tensors().items():

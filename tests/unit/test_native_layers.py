@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,7 @@ from torch.nn import functional
 
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.layers.attention import AttentionMetadata, eight_bit, store_kv
-from qwen_engine.layers.attention.native import NativeBackend
+from qwen_engine.layers.attention.native import NativeBackend, choose_kernel
 from qwen_engine.layers.attention.reference import ReferenceBackend
 from qwen_engine.layers.rotary import rotate
 
@@ -23,10 +26,10 @@ ROUNDING = {"rtol": 2**-7, "atol": 1e-2}  # one unit in the last place of bfloat
 
 @pytest.fixture(params=FOUND.kernels if FOUND else ())
 def library(request: pytest.FixtureRequest) -> NativeLibrary:
-    """The library as on a processor that has no more than this kernel."""
+    """The library, attending to prompts with this kernel."""
     found = NativeLibrary.find()
     assert found is not None
-    found.kernels = found.kernels[: found.kernels.index(request.param) + 1]
+    found.attention = request.param
     return found
 
 
@@ -98,6 +101,21 @@ def test_attention_is_the_references(
     oracle = ReferenceBackend().prepare(metadata, dtype=torch.float32, device=CPU)
     expected = oracle.attend(query.float(), cache[0].float(), cache[1].float())
     torch.testing.assert_close(step.attend(query, *cache).float(), expected, **ROUNDING)
+
+
+def test_prompts_are_attended_to_with_the_kernel_that_was_measured_fastest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = NativeLibrary.find()
+    assert found is not None
+    with caplog.at_level(logging.INFO):
+        choose_kernel(found, 64)
+    if len(found.kernels) == 1:
+        assert found.attention == found.kernels[0]
+        return
+    tried = {kernel: int(us) for kernel, us in re.findall(r"(\w+) (\d+)[, ]", caplog.text)}
+    assert set(tried) == set(found.kernels)
+    assert found.attention == min(tried, key=tried.__getitem__)
 
 
 # Of a step: each sequence's tokens and context, and which begin with how many of the same blocks.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache.h"
+#include "products.h"
 
 namespace qwen {
 
@@ -23,7 +24,7 @@ struct Work {  // queries of one sequence and key head
 struct AttentionStep {
   std::vector<Work> decodes, chunks, shared;
   long heads;
-  bool use_dot;
+  Way way;  // kFma, kDot or kTile: how chunks multiply
   std::unique_ptr<float[]> states;  // [row][head][kStateHead + size]
 };
 
@@ -36,7 +37,7 @@ struct Sequences {
 
 // cache: only its shape counts.
 AttentionStep plan_attention(const Sequences& sequences, const Cache& cache, long heads,
-                             bool use_dot);
+                             Way way);
 
 #ifdef QWEN_X86
 // Attend [tokens][heads][size]; every thread of a team calls it, and a barrier must follow.

@@ -2,9 +2,9 @@
 // and both products are the same small matrix kernel. Softmax is online over tiles of tokens
 // (arXiv 2205.14135), so memory does not grow with the context.
 //
-// With the bfloat16 dot product instruction (kDot) the kernel multiplies pairs: of a head's
-// dimensions for the scores, of tokens for the sums, and shares are rounded to bfloat16 first, as
-// FlashAttention-2 does (arXiv 2307.08691). Without it everything between is float32.
+// With the bfloat16 dot product instruction or AMX (kDot, kTile) the kernel multiplies pairs: of a
+// head's dimensions for the scores, of tokens for the sums, and shares are rounded to bfloat16
+// first, as FlashAttention-2 does (arXiv 2307.08691). With kFma everything between is float32.
 //
 // Values of the cache enter unscaled, exact in bfloat16 also from 8 bits; a token's scales go to
 // its scores and to its shares.
@@ -12,131 +12,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <vector>
 
-#include "attention.h"
-#include "attention_product.h"
+#include "attention_panel.h"
+#include "attention_tiles.h"
 
 #ifdef QWEN_X86
 
 namespace {
-
-using qwen::Work;
-
-// A layer's part of a step: its cache, and where rows of [tokens][heads][size] are.
-struct Layer {
-  const Cache& cache;
-  const uint16_t* query;
-  uint16_t* output;
-  long heads;
-  float* states;  // see AttentionStep
-};
-
-// Write where `count` tokens from `start` on lie.
-inline void find_places(const Cache& cache, const Work& work, long start, long count,
-                        Place* places) {
-  long block = start / cache.block_size, offset = start % cache.block_size;
-  for (long token = 0; token < count; ++token) {
-    places[token] = place_of(cache, work.table[block], offset, work.kv_head);
-    if (++offset == cache.block_size) offset = 0, ++block;
-  }
-}
-
-// Memory that a thread keeps: fresh pages at each layer would cost more than short prompts do.
-struct Scratch {
-  std::vector<float> keys, values, scores, query, sums;
-  float key_factor[kChunkTile], value_factor[kChunkTile];
-  float most[kPanels][kLanes], total[kPanels][kLanes];
-  int32_t position[kPanels][kLanes];  // of the token that the row belongs to
-  explicit Scratch(long size)
-      : keys(kChunkTile * size), values(kChunkTile * size), scores(kChunkTile * kLanes),
-        query(kPanels * size * kLanes), sums(kPanels * size * kLanes) {}
-};
-
-Scratch& scratch_for(long size) {
-  thread_local Scratch scratch(0);
-  if (static_cast<long>(scratch.keys.size()) != kChunkTile * size) scratch = Scratch(size);
-  return scratch;
-}
-
-// Where a row of the work is in queries and in outputs.
-inline long place_of_row(const Layer& layer, const Work& work, long row) {
-  const long group = layer.heads / layer.cache.kv_heads;
-  const long head = work.kv_head * group + row % group;
-  return ((work.row + row / group) * layer.heads + head) * layer.cache.size;
-}
-
-// What scores of keys of one format are multiplied by in `to_shares`; those with scales of their own
-// have been before.
-template <typename Rows>
-float score_scale(long size) {
-  return Rows::kIsScaled ? 1.0f : Rows::kFactor / std::sqrt(static_cast<float>(size));
-}
-
-inline float* state_of(const Layer& layer, const Work& work, long row) {
-  const long size = layer.cache.size;
-  return layer.states + place_of_row(layer, work, row) / size * (qwen::kStateHead + size);
-}
-
-// Begin a panel from the states of its rows.
-template <typename Rows>
-FMA_TARGET inline void load_states(const Layer& layer, const Work& work, long panel,
-                                   Scratch& scratch) {
-  const float scale = score_scale<Rows>(layer.cache.size);
-  const long size = layer.cache.size;
-  float* sums = scratch.sums.data() + panel * size * kLanes;
-  for (long half = 0; half < kLanes; half += 16) {
-    const float* sources[16];
-    for (long lane = 0; lane < 16; ++lane) {
-      const long row = std::min(panel * kLanes + half + lane, work.num_rows - 1);
-      sources[lane] = state_of(layer, work, work.first_row + row);
-      scratch.most[panel][half + lane] = sources[lane][0] / scale;
-      scratch.total[panel][half + lane] = sources[lane][1];
-    }
-    for (long i = 0; i < size; i += 16) {
-      Words rows[16];
-      for (long k = 0; k < 16; ++k) rows[k] = load_words(sources[k] + qwen::kStateHead + i);
-      transpose(rows);
-      for (long k = 0; k < 16; ++k) store_words(sums + (i + k) * kLanes + half, rows[k]);
-    }
-  }
-}
-
-// Begin a panel: its rows' queries into the lanes, nothing seen yet.
-template <bool kDot>
-FMA_TARGET void load_panel(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
-  const long group = layer.heads / layer.cache.kv_heads, size = layer.cache.size;
-  const uint16_t* sources[kLanes];
-  for (long lane = 0; lane < kLanes; ++lane) {  // what is missing repeats the last row
-    const long row = work.first_row + std::min(panel * kLanes + lane, work.num_rows - 1);
-    sources[lane] = layer.query + place_of_row(layer, work, row);
-    scratch.most[panel][lane] = -INFINITY;
-    scratch.total[panel][lane] = 0;
-    const long unseen = work.is_shared ? 1 : work.num_queries - row / group;
-    scratch.position[panel][lane] = static_cast<int32_t>(work.context - unseen);
-  }
-  float* target = scratch.query.data() + panel * size * kLanes;
-  std::fill_n(scratch.sums.begin() + panel * size * kLanes, size * kLanes, 0.0f);
-  for (long half = 0; half < kLanes; half += 16) {
-    for (long i = 0; i < size; i += 32) {
-      Words rows[16];
-      for (long lane = 0; lane < 16; ++lane) {
-        rows[lane] = load_words(sources[half + lane] + i);
-      }
-      transpose(rows);
-      for (long pair = 0; pair < 16; ++pair) {
-        if constexpr (kDot) {
-          store_words(target + (i / 2 + pair) * kLanes + half, rows[pair]);
-        } else {
-          float* even = target + (i + 2 * pair) * kLanes + half;
-          store_words(even, shift_left(rows[pair], 16));
-          store_words(even + kLanes, upper_halves(rows[pair]));
-        }
-      }
-    }
-  }
-}
 
 // Two tokens' values side by side; of an odd number the last has none beside it.
 template <typename Rows>
@@ -149,8 +31,37 @@ FMA_TARGET void pair_values(const uint8_t* first, const uint8_t* second, long si
   }
 }
 
+// Bring a tile's values into rows of pairs, one for each of the head's dimensions, and fill up what
+// AMX reads with zeros.
+template <typename Rows>
+FMA_TARGET void turn_values(const Cache& cache, const Place* places, long count, float* values) {
+  const long size = cache.size;
+  float* pairs = values + size * kTilePairs;
+  for (long first = 0; first < count; first += 32) {
+    for (long token = first; token < first + 32; token += 2) {
+      float* row = pairs + (token - first) / 2 * size;
+      if (token >= count) {
+        std::fill_n(row, size, 0.0f);
+        continue;
+      }
+      const uint8_t* second =
+          token + 1 == count ? nullptr : cache.values + places[token + 1].row;
+      pair_values<Rows>(cache.values + places[token].row, second, size,
+                        reinterpret_cast<uint16_t*>(row));
+    }
+    for (long i = 0; i < size; i += 16) {
+      Words rows[16];
+      for (long pair = 0; pair < 16; ++pair) rows[pair] = load_words(pairs + pair * size + i);
+      transpose(rows);
+      for (long k = 0; k < 16; ++k) {
+        store_words(values + (i + k) * kTilePairs + first / 2, rows[k]);
+      }
+    }
+  }
+}
+
 // Bring a tile's keys and values into the form that the products take.
-template <typename Rows, bool kDot>
+template <typename Rows, Way kWay>
 FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long count,
                           Scratch& scratch) {
   const long size = cache.size;
@@ -166,12 +77,12 @@ FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long
       scratch.key_factor[token] = share * scale_at(cache.keys, place);
       scratch.value_factor[token] = Rows::kFactor * scale_at(cache.values, place);
     }
-    if constexpr (kDot) {
+    if constexpr (kWay != qwen::kFma) {
       for (long i = 0; i < size; i += 16) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(narrow_keys + token * size + i),
                             Rows::narrow(key, i));
       }
-      if (token % 2 == 1) continue;
+      if (kWay == qwen::kTile || token % 2 == 1) continue;
       const bool is_last = token + 1 == count;
       const uint8_t* second = is_last ? nullptr : cache.values + places[token + 1].row;
       pair_values<Rows>(value, second, size, narrow_values + token * size);
@@ -181,6 +92,9 @@ FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long
         store_floats(scratch.values.data() + token * size + i, Rows::widen(value, i));
       }
     }
+  }
+  if constexpr (kWay == qwen::kTile) {
+    turn_values<Rows>(cache, places, count, scratch.values.data());
   }
 }
 
@@ -203,79 +117,61 @@ FMA_TARGET void prepare_scores(Scratch& scratch, long panel, long start, long co
   }
 }
 
-FMA_TARGET void store_panel(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
-  const long size = layer.cache.size, first = panel * kLanes;
-  const float* sums = scratch.sums.data() + panel * size * kLanes;
-  for (long half = 0; half < kLanes; half += 16) {
-    const Floats share = div(splat(1.0f), load_floats(scratch.total[panel] + half));
-    for (long i = 0; i < size; i += 32) {
-      Words rows[16];
-      for (long pair = 0; pair < 16; ++pair) {
-        const float* even = sums + (i + 2 * pair) * kLanes + half;
-        rows[pair] = side_by_side(mul(load_floats(even), share),
-                                  mul(load_floats(even + kLanes), share));
-      }
-      transpose(rows);
-      for (long lane = 0; lane < 16 && first + half + lane < work.num_rows; ++lane) {
-        const long row = work.first_row + first + half + lane;
-        store_words(layer.output + place_of_row(layer, work, row) + i, rows[lane]);
-      }
-    }
+// scores [count][32] of a tile's first tokens with a panel's queries.
+template <Way kWay>
+void multiply_keys(Scratch& scratch, long panel, long size, long count) {
+  constexpr long kPair = kWay == qwen::kFma ? 1 : 2;
+  const float* query = scratch.query.data() + panel * size * kLanes;
+  const long units = size / kPair;
+  if constexpr (kWay == qwen::kTile) {
+    multiply_by_tiles<false>(scratch.keys.data(), 4 * units, query, units, scratch.scores.data(),
+                             count);
+  } else {
+    multiply_rows<kWay == qwen::kDot>(scratch.keys.data(), units, 1, query, units, nullptr,
+                                      scratch.scores.data(), count);
   }
 }
 
-// What rows have seen so far, for whoever goes on from there.
-template <typename Rows>
-FMA_TARGET void store_states(const Layer& layer, const Work& work, long panel, Scratch& scratch) {
-  const float scale = score_scale<Rows>(layer.cache.size);
-  const long size = layer.cache.size, first = panel * kLanes;
-  const float* sums = scratch.sums.data() + panel * size * kLanes;
-  for (long half = 0; half < kLanes; half += 16) {
-    float* targets[16];
-    const long count = std::min<long>(16, work.num_rows - first - half);
-    for (long lane = 0; lane < count; ++lane) {
-      targets[lane] = state_of(layer, work, work.first_row + first + half + lane);
-      targets[lane][0] = scratch.most[panel][half + lane] * scale;
-      targets[lane][1] = scratch.total[panel][half + lane];
-    }
-    for (long i = 0; i < size; i += 16) {
-      Words rows[16];
-      for (long k = 0; k < 16; ++k) rows[k] = load_words(sums + (i + k) * kLanes + half);
-      transpose(rows);
-      for (long lane = 0; lane < count; ++lane) {
-        store_words(targets[lane] + qwen::kStateHead + i, rows[lane]);
-      }
-    }
+// A panel's sums shrink, and the tile's first tokens' shares of their values are added.
+template <Way kWay>
+void add_values(Scratch& scratch, long panel, long size, long count, const float* shrink) {
+  constexpr long kPair = kWay == qwen::kFma ? 1 : 2;
+  float *sums = scratch.sums.data() + panel * size * kLanes, *shares = scratch.scores.data();
+  const long units = (count + kPair - 1) / kPair;
+  if constexpr (kWay == qwen::kTile) {
+    const long pairs = whole_tiles(units);
+    std::fill(shares + units * kLanes, shares + pairs * kLanes, 0.0f);
+    scale_rows(sums, size, shrink);
+    multiply_by_tiles<true>(scratch.values.data(), 4 * kTilePairs, shares, pairs, sums, size);
+  } else {
+    multiply_rows<kWay == qwen::kDot>(scratch.values.data(), 1, size, shares, units, shrink, sums,
+                                      size);
   }
 }
 
-template <typename Rows, bool kDot>
+template <typename Rows, Way kWay>
 void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
-  constexpr long kPair = kDot ? 2 : 1;
+  constexpr bool kPairs = kWay != qwen::kFma;
   const Cache& cache = layer.cache;
   const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
   for (long panel = 0; panel < num_panels; ++panel) {
-    load_panel<kDot>(layer, work, panel, scratch);
+    load_panel<kPairs>(layer, work, panel, scratch);
     if (work.first_token > 0) load_states<Rows>(layer, work, panel, scratch);
   }
   const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
   for (long start = work.first_token; start < seen; start += kChunkTile) {
     const long count = std::min<long>(kChunkTile, seen - start);
-    load_tile<Rows, kDot>(cache, work, start, count, scratch);
+    load_tile<Rows, kWay>(cache, work, start, count, scratch);
     for (long panel = 0; panel < num_panels; ++panel) {
       const long some = std::min<long>(count, scratch.position[panel][kLanes - 1] + 1 - start);
       if (some <= 0) continue;
-      float scale[kLanes];
-      multiply_rows<kDot>(scratch.keys.data(), size / kPair, 1,
-                          scratch.query.data() + panel * size * kLanes, size / kPair, nullptr,
-                          scratch.scores.data(), some);
+      float shrink[kLanes];
+      multiply_keys<kWay>(scratch, panel, size, some);
       prepare_scores<Rows>(scratch, panel, start, some);
-      to_shares<kDot, Rows::kIsScaled>(scratch.scores.data(), some, score_scale<Rows>(size),
-                                       scratch.most[panel], scratch.total[panel], scale,
-                                       scratch.value_factor);
-      multiply_rows<kDot>(scratch.values.data(), 1, size, scratch.scores.data(),
-                          (some + kPair - 1) / kPair, scale,
-                          scratch.sums.data() + panel * size * kLanes, size);
+      to_shares<kPairs, Rows::kIsScaled>(scratch.scores.data(), some, score_scale<Rows>(size),
+                                         scratch.most[panel], scratch.total[panel], shrink,
+                                         scratch.value_factor);
+      add_values<kWay>(scratch, panel, size, some, shrink);
     }
   }
   for (long panel = 0; panel < num_panels; ++panel) {

@@ -1,5 +1,5 @@
 // What attention of many rows is made of, a prompt's and a picture's: the small matrix product, for
-// scores and for sums, and softmax down the lanes.
+// scores and for sums, and softmax down the lanes. attention_tiles.h has the product by AMX.
 
 #pragma once
 

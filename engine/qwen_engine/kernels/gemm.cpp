@@ -6,14 +6,13 @@
 // Layout: 32 rows of W [out, in] are one panel, [in / 2][32][2]; a panel takes exactly the bytes
 // of its 32 rows, so packing works in place and no second copy of the weights ever exists.
 //
-// Two kernels read it: `fma` widens the weights to float32 in registers (a shift, a mask) and
-// multiplies there; `dot` uses the bfloat16 dot product instruction. Which is faster differs
-// threefold between processors; library.py's caller measures.
+// Three kernels read it: `fma` widens the weights to float32 in registers (a shift, a mask) and
+// multiplies there; `dot` uses the bfloat16 dot product instruction, `tile` AMX. Which is faster
+// differs threefold between processors; library.py's caller measures.
 
 #include <vector>
 
-#include "panels.h"
-#include "products.h"
+#include "tile_panel.h"
 
 #ifdef QWEN_X86
 
@@ -23,16 +22,15 @@ void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y
   const Weight& weight = *work.weight;
   const long width = packed_width(weight.in, work.way), size = kPanel * weight.in;
   const uint16_t* values = static_cast<const uint16_t*>(weight.values);
-  const Kernel* kernels = work.way == kDot ? kDots : kFmas;
   const long origin = work.blocks->start(work.begin), count = work.end - work.begin;
   for (long block = work.begin; block < work.end; ++block) {
     const long first = work.blocks->start(block);
     Output output{y + (first - origin) * stride, stride,
                   weight.bias == nullptr ? nullptr : weight.bias + panel * kPanel, nullptr};
     fetch_ahead(output, values + panel * size, values + next * size, weight.in, 4 * kPanel,
-                block - work.begin, count, work.way == kDot);
-    kernels[work.blocks->size(block)](work.packed + first * width, values + panel * size,
-                                      weight.in, output);
+                block - work.begin, count, work.way != kFma);
+    multiply_block(work, work.blocks->size(block), work.packed + first * width,
+                   values + panel * size, output);
   }
 }
 
@@ -43,10 +41,11 @@ void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y
 extern "C" {
 
 // Bit 0: `fma` runs on this processor, bit 1: `dot` does, bit 2: what multiplies pairs does, if
-// without an instruction for it.
+// without an instruction for it, bit 3: `tile` does.
 int qwen_kernels() {
 #ifdef QWEN_X86
-  return (has_lanes() ? 1 : 0) | (has_dot() ? 2 : 0) | (multiplies_pairs() ? 4 : 0);
+  return (has_lanes() ? 1 : 0) | (has_dot() ? 2 : 0) | (multiplies_pairs() ? 4 : 0) |
+         (qwen::has_tiles() ? 8 : 0);
 #else
   return 0;
 #endif
@@ -75,7 +74,7 @@ void qwen_pack(const uint16_t* source, long out, long in, int back, uint16_t* ta
 #ifdef QWEN_X86
 
 // y [rows, out] = x [rows, in] · Wᵀ + bias, all bfloat16 but the sums; way: one of qwen::Way.
-// scratch: rows × in floats.
+// scratch: rows × in floats, at least 64 a row.
 void qwen_linear(const uint16_t* x, long x_stride, const void* w, const uint16_t* bias, uint16_t* y,
                  long rows, long out, long in, int way, float* scratch, int num_threads) {
   const qwen::Way chosen = static_cast<qwen::Way>(way);

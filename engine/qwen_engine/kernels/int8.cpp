@@ -10,8 +10,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "panels.h"
-#include "products.h"
+#include "tile_panel.h"
 
 #ifdef QWEN_X86
 
@@ -128,7 +127,6 @@ void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, lo
   const int8_t* all = static_cast<const int8_t*>(weight.values);
   const Panel one(all, weight.in, panel), following(all, weight.in, next);
   const Int8Kernel* direct = is_dot(work.way) ? kDotInt8 : kFmaInt8;
-  const Kernel* widened = is_dot(work.way) ? kDots : kFmas;
   if (is_widened(work.way)) widen_panel(one.values, weight.in, nullptr, work.room);
   const long origin = work.blocks->start(work.begin), count = work.end - work.begin;
   for (long block = work.begin; block < work.end; ++block) {
@@ -139,7 +137,7 @@ void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, lo
     fetch_ahead(output, one.values, following.values, weight.in, 2 * kPanel, block - work.begin,
                 count, work.way == kInt8Dot);
     if (is_widened(work.way)) {
-      widened[work.blocks->size(block)](rows, work.room, weight.in, output);
+      multiply_block(work, work.blocks->size(block), rows, work.room, output);
     } else {
       direct[work.blocks->size(block)](rows, one.values, weight.in, output);
     }

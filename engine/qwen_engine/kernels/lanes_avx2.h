@@ -31,7 +31,6 @@ using First = long;  // how many lanes count
 
 constexpr int kRegisters = 8;    // of Floats
 constexpr int kRowsAtOnce = 5;   // of a matrix kernel: with 6 the compiler runs out of registers
-constexpr long kL2Bytes = 1 << 19;
 
 inline bool has_lanes() {
   __builtin_cpu_init();

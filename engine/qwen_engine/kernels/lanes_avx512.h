@@ -21,7 +21,6 @@ using First = __mmask16;  // how many lanes count
 
 constexpr int kRegisters = 32;    // of Floats
 constexpr int kRowsAtOnce = 12;   // of a matrix kernel: 24 sums, 4 weights, the rest scratch
-constexpr long kL2Bytes = 1 << 20;
 
 inline bool has_lanes() {
   __builtin_cpu_init();

@@ -11,19 +11,15 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Self, cast, get_args
+from typing import Self, cast
 
 import torch
+
+from qwen_engine.kernels.ways import WAYS, Int8Way, Kernel, can_pack, scratch_values
 
 log = logging.getLogger(__name__)
 
 _LANES = ("avx512", "avx2")  # the libraries, widest first
-PANEL_ROWS = 32  # output rows packed side by side: kPanel in gemm.cpp
-
-Kernel = Literal["fma", "dot"]
-Int8Way = Literal["int8 fma", "int8 dot", "widened fma", "widened dot"]
-INT8_WAYS: tuple[Int8Way, ...] = get_args(Int8Way)
-WAYS: tuple[Kernel | Int8Way, ...] = (*get_args(Kernel), *INT8_WAYS)  # Way in products.h
 
 
 class NativeLibrary:
@@ -33,6 +29,7 @@ class NativeLibrary:
         kernels: those that this processor runs, and that are worth it.
         multiplies_pairs: whether it runs products of pairs of bfloat16, by `dot`'s instruction or
             by several others.
+        attention: which kernel's products attention of prompts is made of.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,6 +38,7 @@ class NativeLibrary:
         self.kernels: tuple[Kernel, ...] = tuple(_KERNELS[bit] for bit in _KERNELS if found & bit)
         self.multiplies_pairs = bool(found & 4)
         if self.kernels:
+            self.attention = self.kernels[-1]
             for name, kinds in _SIGNATURES.items():
                 self.function(name, kinds)
             self._library.qwen_room.argtypes = [ctypes.c_void_p]
@@ -93,13 +91,13 @@ class NativeLibrary:
     ) -> torch.Tensor:
         """Return x·Wᵀ + b: bfloat16 [rows, in] and a packed weight → [rows, out].
 
-        scratch: float32, at least rows × in.
+        scratch: float32, at least scratch_values(x).
         """
         rows, size = x.shape
         out = weight.shape[0]
         assert x.dtype == weight.dtype == torch.bfloat16
         assert weight.shape[1] == size
-        assert scratch.shape[0] >= rows * size
+        assert len(scratch) >= scratch_values(x)
         if x.stride(1) != 1:
             x = x.contiguous()
         y = torch.empty(rows, out, dtype=torch.bfloat16)
@@ -140,7 +138,7 @@ class NativeLibrary:
         _check_int8(weight)
         assert x.dtype == torch.bfloat16
         assert x.shape[1] == size
-        assert len(scratch) >= rows * size
+        assert len(scratch) >= scratch_values(x)
         if x.stride(1) != 1:
             x = x.contiguous()
         y = torch.empty(rows, out, dtype=torch.bfloat16)
@@ -227,7 +225,7 @@ class NativeLibrary:
             query.data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(), output.data_ptr(),
             tables.data_ptr(), tables.shape[1], starts.data_ptr(), contexts.data_ptr(),
             contexts.shape[0], query.shape[1], kv_heads, query.shape[2], block_size,
-            FORMATS[cache[0].dtype], int("dot" in self.kernels), torch.get_num_threads(),
+            FORMATS[cache[0].dtype], WAYS.index(self.attention), torch.get_num_threads(),
         )  # fmt: skip
         return output
 
@@ -265,13 +263,7 @@ _SIGNATURES = {
 }
 FORMATS = {torch.bfloat16: 0, torch.int8: 1, torch.float8_e4m3fn: 2}  # of the cache: cache.h
 _SCALE_BYTES = 2  # beside a head in 8 bits
-_KERNELS: dict[int, Kernel] = {1: "fma", 2: "dot"}  # bits of qwen_kernels()
-
-
-def can_pack(weight: torch.Tensor) -> bool:
-    """Say whether a weight [out, in] falls into whole panels of pairs."""
-    out, size = weight.shape
-    return out % PANEL_ROWS == 0 and size % 2 == 0
+_KERNELS: dict[int, Kernel] = {1: "fma", 2: "dot", 8: "tile"}  # bits of qwen_kernels()
 
 
 def _rows_per_block(part: torch.Tensor, head_dim: int) -> int:

@@ -17,8 +17,6 @@ constexpr long kPanel = 32;  // output rows side by side
 
 namespace {
 
-constexpr long kChunkBytes = kL2Bytes * 3 / 8;  // of packed x: the panel lies beside it
-
 struct Output {
   uint16_t* y;           // at the first of the panel's columns
   long stride;           // of y, in elements

@@ -2,6 +2,8 @@
 
 #include "products.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -33,6 +35,15 @@ FMA_TARGET void pack_pairs(const uint16_t* x, long stride, int rows, long in, fl
       std::memcpy(packed + pair * rows + row, x + row * stride + 2 * pair, 4);
     }
   }
+}
+
+// A core's second cache; 1 MiB where the system does not say.
+long l2_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static const long found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (found > 0) return std::clamp(found, 1L << 18, 1L << 21);
+#endif
+  return 1 << 20;
 }
 
 // Memory that a thread keeps.
@@ -71,10 +82,20 @@ class Pieces {
 };
 
 void multiply_panel(const PanelWork& work, long panel, long next, uint16_t* y, long stride) {
-  if (work.way == kFma || work.way == kDot) {
-    multiply_bfloat16(work, panel, next, y, stride);
-  } else {
+  if (is_int8(work.way)) {
     multiply_int8(work, panel, next, y, stride);
+  } else {
+    multiply_bfloat16(work, panel, next, y, stride);
+  }
+}
+
+// [rows][in], filled up with zeros.
+void pack_tile_rows(const uint16_t* x, long stride, int rows, long in, float* packed) {
+  const long width = tile_row_values(in);
+  uint16_t* to = reinterpret_cast<uint16_t*>(packed);
+  for (int row = 0; row < rows; ++row, to += width) {
+    std::memcpy(to, x + row * stride, 2 * in);
+    std::fill(to + in, to + width, 0);
   }
 }
 
@@ -83,6 +104,10 @@ void multiply_panel(const PanelWork& work, long panel, long next, uint16_t* y, l
 void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, float* packed) {
   if (is_dot(way)) {
     pack_pairs(x, stride, rows, in, packed);
+    return;
+  }
+  if (is_tile(way)) {
+    pack_tile_rows(x, stride, rows, in, packed);
     return;
   }
   const bool is_paired = way == kInt8Fma;  // [in / 2][rows][2], otherwise [in][rows]
@@ -95,7 +120,7 @@ void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, floa
 }
 
 void pack(const uint16_t* x, long stride, long rows, long in, Way way, float* packed) {
-  const Blocks blocks(rows, way);
+  const Blocks blocks = Blocks::packed(rows, way);
 #pragma omp for schedule(static)
   for (long block = 0; block < blocks.count; ++block) {
     const long first = blocks.start(block);
@@ -108,20 +133,22 @@ void multiply(const float* packed, long rows, const Weight& weight, Way way, boo
               uint16_t* y, long stride, Turn& turn) {
   const Blocks blocks(rows, way);
   const long row_bytes = packed_width(weight.in, way) * 4;
-  const long per_chunk = kChunkBytes / (row_bytes * kRowsAtOnce) + 1;  // blocks
+  // Blocks of x that stay in the second cache, beside a panel and the one that comes after it.
+  const long per_chunk = l2_bytes() * 3 / 8 / (row_bytes * blocks.most) + 1;
   const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
   const long num_panels = weight.out / kPanel / (is_gated ? 2 : 1);
-  const long chunk_rows = std::min<long>(rows, per_chunk * kRowsAtOnce);
+  const long chunk_rows = std::min<long>(rows, per_chunk * blocks.most);
   const long wide = is_widened(way) ? kPanel * weight.in : 0;
   uint16_t* room = room_for(wide + (is_gated ? chunk_rows * 2 * kPanel : 0));
   uint16_t* both = room + wide;
   const Pieces pieces(num_panels);
+  Tiles tiles;
   const long num_pieces = num_chunks * pieces.count();
   for (long piece; (piece = turn.take(num_pieces)) >= 0;) {
     const long chunk = piece / pieces.count(), part = piece % pieces.count();
     const long begin = chunk * per_chunk, end = std::min(begin + per_chunk, blocks.count);
     const long first = blocks.start(begin), some = blocks.start(end) - first;
-    const PanelWork work{packed, &weight, way, &blocks, begin, end, room};
+    const PanelWork work{packed, &weight, way, &blocks, begin, end, room, &tiles};
     const long last = pieces.start(part + 1) - 1;
     const long after = pieces.start(std::min(turn.next(), num_pieces - 1) % pieces.count());
     for (long panel = pieces.start(part); panel <= last; ++panel) {

@@ -2,25 +2,26 @@
 //
 // Every thread of an OpenMP team calls these with the same arguments; the loops inside share the
 // work out. gemm.cpp and int8.cpp have the panels' layouts, products.cpp goes over them. x is
-// packed first, in blocks of rows, so that a kernel finds what it multiplies side by side.
+// packed first, in groups of rows, so that a kernel finds what it multiplies side by side.
 
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 
-#include "vector.h"
+#include "tiles.h"
 
 #ifdef QWEN_X86
 
 namespace qwen {
 
 // library.py counts on the numbers.
-enum Way { kFma = 0, kDot = 1, kInt8Fma = 2, kInt8Dot = 3, kWidenedFma = 4, kWidenedDot = 5 };
+enum Way { kFma, kDot, kTile, kInt8Fma, kInt8Dot, kWidenedFma, kWidenedDot, kWidenedTile };
 
 inline bool is_dot(Way way) { return way == kDot || way == kInt8Dot || way == kWidenedDot; }
+inline bool is_tile(Way way) { return way == kTile || way == kWidenedTile; }
 inline bool is_int8(Way way) { return way >= kInt8Fma; }
-inline bool is_widened(Way way) { return way == kWidenedFma || way == kWidenedDot; }
+inline bool is_widened(Way way) { return way >= kWidenedFma; }
 
 struct Weight {          // [out, in], out a multiple of kPanel
   const void* values;    // packed; with int8 the scales are among them
@@ -30,17 +31,28 @@ struct Weight {          // [out, in], out a multiple of kPanel
 
 // Rows in blocks of nearly equal size, each at most what the way's kernel takes.
 struct Blocks {
-  long num_rows, count;
-  Blocks(long rows, Way way) : num_rows(rows) {
-    const long most = way == kInt8Fma ? std::min(6, kRowsAtOnce) : kRowsAtOnce;
-    count = (rows + most - 1) / most;
-  }
+  long num_rows, most, count;
+  Blocks(long rows, Way way) : Blocks(rows, most_rows(way)) {}
   long start(long index) const { return num_rows * index / count; }
   int size(long index) const { return static_cast<int>(start(index + 1) - start(index)); }
+
+  // In what groups rows are packed: a tile's lie one by one.
+  static Blocks packed(long rows, Way way) { return {rows, is_tile(way) ? 1 : most_rows(way)}; }
+
+ private:
+  Blocks(long rows, long at_once)
+      : num_rows(rows), most(at_once), count((rows + at_once - 1) / at_once) {}
+  static long most_rows(Way way) {
+    if (is_tile(way)) return kTileRows;
+    return way == kInt8Fma ? std::min(6, kRowsAtOnce) : kRowsAtOnce;
+  }
 };
 
 // What a packed row takes, in float32.
-inline long packed_width(long in, Way way) { return is_dot(way) ? in / 2 : in; }
+inline long packed_width(long in, Way way) {
+  if (is_tile(way)) return tile_row_values(in) / 2;
+  return is_dot(way) ? in / 2 : in;
+}
 
 // Bring some rows of x, `stride` apart, into the form that the way's kernels take.
 void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, float* packed);
@@ -90,6 +102,7 @@ struct PanelWork {
   const Blocks* blocks;
   long begin, end;
   uint16_t* room;  // [kPanel · in], only for widened ways
+  Tiles* tiles;    // the thread's
 };
 void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y, long stride);
 void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, long stride);

@@ -28,13 +28,17 @@ struct LayerParts {
 };
 
 struct Shape {
-  long hidden, inner, heads, kv_heads, head_size, block_size, format, use_dot;
+  long hidden, inner, heads, kv_heads, head_size, block_size, format, attention_way;
   double eps, head_eps;
 
   long query() const { return heads * head_size; }
   long qkv() const { return query() + 2 * kv_heads * head_size; }
-  long widest() const { return std::max({hidden, inner, query()}); }
+  long widest() const { return std::max({hidden, inner, query(), 64L}); }
 };
+
+// How far apart rows of so many values lie that a product writes: a line of the cache more, for
+// those of a block, one below another, would share its few places at a multiple of 4096 bytes.
+constexpr long stride_of(long size) { return size + 32; }
 
 struct Step {
   uint16_t* hidden;  // [rows][hidden]: in, and out where wanted rows move to the front
@@ -56,7 +60,7 @@ struct Room {
   Room(const Shape& shape, const Step& step) {
     packed = reinterpret_cast<float*>(step.room);
     delta = step.room + 2 * step.rows * shape.widest();
-    query = delta + step.rows * shape.hidden;
+    query = delta + step.rows * stride_of(shape.hidden);
     qkv = inner = query + step.rows * shape.query();  // never needed at once
   }
 };
@@ -87,11 +91,11 @@ class Member {
  public:
   Member(const Shape& shape, const Step& step, qwen::Counter& counter)
       : shape_(shape), step_(step), room_(shape, step), rows_(step.rows),
-        way_(static_cast<Way>(step.way)), normed_(12 * shape.hidden), turn_(counter) {}
+        way_(static_cast<Way>(step.way)), normed_(kRowsAtOnce * shape.hidden), turn_(counter) {}
 
   void run_layer(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
     norm(layer.attention_norm, index > 0, index - 1);
-    multiply(layer.qkv, false, room_.qkv, shape_.qkv());
+    multiply(layer.qkv, false, room_.qkv, stride_of(shape_.qkv()));
     turn(layer, true, true);
     finish_layer(layer, attention);
   }
@@ -100,12 +104,13 @@ class Member {
   void run_narrowing(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
     norm(layer.attention_norm, index > 0, index - 1);
     multiply(rows_of(layer.qkv, shape_.query(), shape_.qkv()), false,
-             room_.qkv + shape_.query(), shape_.qkv());
+             room_.qkv + shape_.query(), stride_of(shape_.qkv()));
     turn(layer, false, true);
     narrow();
     if (rows_ == 0) return;
     norm(layer.attention_norm, false, -1);
-    multiply(rows_of(layer.qkv, 0, shape_.query()), false, room_.qkv, shape_.qkv());
+    multiply(rows_of(layer.qkv, 0, shape_.query()), false, room_.qkv,
+             stride_of(shape_.qkv()));
     turn(layer, true, false);
     finish_layer(layer, attention);
   }
@@ -125,7 +130,7 @@ class Member {
   // Add delta to a row and, where it is tapped and there is such a tap, that.
   void add(long row, long tap) {
     const long size = shape_.hidden;
-    add_row(room_.delta + row * size, size, hidden(row));
+    add_row(room_.delta + row * stride_of(size), size, hidden(row));
     const long place = tap >= 0 && tap < step_.num_taps ? step_.tapped[token(row)] : -1;
     if (place >= 0) add_row(step_.taps + place * step_.tap_stride + tap * size, size, hidden(row));
   }
@@ -149,7 +154,7 @@ class Member {
 
   // Add delta and a tap to the rows, normalise them and pack the result.
   void norm(const uint16_t* weight, bool has_delta, long tap) {
-    const Blocks blocks(rows_, way_);
+    const Blocks blocks = Blocks::packed(rows_, way_);
     const long size = shape_.hidden;
 #pragma omp for schedule(static)
     for (long block = 0; block < blocks.count; ++block) {
@@ -170,7 +175,7 @@ class Member {
     for (long row = 0; row < rows_; ++row) {
       const uint16_t* cos = step_.cos + token(row) * shape_.head_size;
       const uint16_t* sin = step_.sin + token(row) * shape_.head_size;
-      const uint16_t* qkv = room_.qkv + row * shape_.qkv();
+      const uint16_t* qkv = room_.qkv + row * stride_of(shape_.qkv());
       if (has_queries) turn_queries(heads, qkv, cos, sin, room_.query + row * shape_.query());
       if (has_keys) keep(heads, cache(layer), qkv, cos, sin, step_.slots[token(row)]);
     }
@@ -191,11 +196,11 @@ class Member {
     qwen::attend(cache(layer), attention, room_.query, room_.query);
 #pragma omp barrier
     qwen::pack(room_.query, shape_.query(), rows_, shape_.query(), way_, room_.packed);
-    multiply(layer.output, false, room_.delta, shape_.hidden);
+    multiply(layer.output, false, room_.delta, stride_of(shape_.hidden));
     norm(layer.feed_forward_norm, true, -1);
-    multiply(layer.gate_up, true, room_.inner, shape_.inner);
-    qwen::pack(room_.inner, shape_.inner, rows_, shape_.inner, way_, room_.packed);
-    multiply(layer.down, false, room_.delta, shape_.hidden);
+    multiply(layer.gate_up, true, room_.inner, stride_of(shape_.inner));
+    qwen::pack(room_.inner, stride_of(shape_.inner), rows_, shape_.inner, way_, room_.packed);
+    multiply(layer.down, false, room_.delta, stride_of(shape_.hidden));
   }
 
   const Shape& shape_;
@@ -214,8 +219,8 @@ extern "C" {
 
 // The values of Step::room that a row takes.
 long qwen_room(const Shape* shape) {
-  return 2 * shape->widest() + shape->hidden + shape->query() +
-         std::max(shape->qkv(), shape->inner);
+  return 2 * shape->widest() + stride_of(shape->hidden) + shape->query() +
+         stride_of(std::max(shape->qkv(), shape->inner));
 }
 
 // Run all layers; wanted rows narrow the last of them.
@@ -223,14 +228,15 @@ void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step,
                  int num_threads) {
   const qwen::Sequences all{step->tables, step->starts, step->contexts, step->table_width,
                             step->num_seqs};
-  const bool use_dot = shape->use_dot != 0, is_narrowed = step->wanted != nullptr;
+  const bool is_narrowed = step->wanted != nullptr;
+  const Way way = static_cast<Way>(shape->attention_way);
   const Cache cache{nullptr, nullptr, shape->kv_heads, shape->block_size, shape->head_size,
                     static_cast<int>(shape->format)};
-  const auto attention = qwen::plan_attention(all, cache, shape->heads, use_dot);
+  const auto attention = qwen::plan_attention(all, cache, shape->heads, way);
   qwen::AttentionStep last;
   Narrowed narrowed(is_narrowed ? *step : Step{});
   if (is_narrowed) {
-    last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, use_dot);
+    last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, way);
   }
   qwen::Counter counter{0};
 #pragma omp parallel num_threads(num_threads)

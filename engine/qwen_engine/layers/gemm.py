@@ -24,15 +24,16 @@ from typing import Literal, Protocol, cast
 import torch
 from torch.nn import functional
 
-from qwen_engine.kernels.library import Int8Way, Kernel, NativeLibrary, can_pack
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.ways import Int8Way, Kernel, can_pack, scratch_values
 from qwen_engine.layers import int8
 
 log = logging.getLogger(__name__)
 
-# torch: as it comes; float32: the weight widened for torch; fma, dot: native.cpp's kernels;
+# torch: as it comes; float32: the weight widened for torch; fma, dot, tile: gemm.cpp's kernels;
 # unpack: the packed weight made plain for torch.
-Way = Literal["torch", "float32", "fma", "dot", "unpack"] | Int8Way
-NUM_WAYS = 5
+Way = Literal["torch", "float32", "unpack"] | Kernel | Int8Way
+NUM_WAYS = 6
 _PLAIN_WAYS: tuple[Way, ...] = ("torch", "float32")
 _COPYING_WAYS: tuple[Way, ...] = ("float32", "unpack")
 
@@ -155,7 +156,7 @@ class MeasuredGemm:
             plain = plain.view(weight.shape)
             self._library.unpack(weight, out=plain)
             return functional.linear(x, plain, bias)
-        scratch = self._take(x.numel())
+        scratch = self._take(scratch_values(x))
         kernel = cast(Kernel, way)
         return self._library.linear(x, weight, bias, kernel=kernel, scratch=scratch)
 

@@ -14,7 +14,8 @@ from typing import cast
 import torch
 from torch.nn import functional
 
-from qwen_engine.kernels.library import INT8_WAYS, Int8Way, NativeLibrary, can_pack
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.ways import INT8_WAYS, Int8Way, can_pack, scratch_values
 from qwen_engine.layers import int8
 from qwen_engine.layers.gemm import PROBE_ROWS, GemmChoice, MeasuredGemm, Way, measure_ways
 
@@ -38,7 +39,7 @@ class Int8Gemm(MeasuredGemm):
             self._native.int8_unpack(weight, out=plain)
             return functional.linear(x, plain, bias)
         return self._native.int8_linear(
-            x, weight, bias, way=cast(Int8Way, way), scratch=self._take(x.numel())
+            x, weight, bias, way=cast(Int8Way, way), scratch=self._take(scratch_values(x))
         )
 
     def adopt(self, weight: torch.Tensor) -> None:

@@ -12,7 +12,8 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from qwen_engine.kernels.library import FORMATS, WAYS, Int8Way, Kernel, NativeLibrary
+from qwen_engine.kernels.library import FORMATS, NativeLibrary
+from qwen_engine.kernels.ways import WAYS, Int8Way, Kernel
 from qwen_engine.layers import pages
 
 Product = tuple[torch.Tensor, torch.Tensor | None]  # a packed weight and its bias
@@ -83,7 +84,7 @@ class LayerStack:
         self._parts = (ctypes.c_int64 * len(words))(*words)
         *sizes, eps, head_eps = astuple(shape)
         kind = FORMATS[layers[0].cache[0].dtype]
-        self._shape = _Shape(*sizes, kind, int("dot" in library.kernels), eps, head_eps)
+        self._shape = _Shape(*sizes, kind, WAYS.index(library.attention), eps, head_eps)
         self._values_per_row = library.stack_room(self._shape)
         self._room = torch.empty(0, dtype=torch.bfloat16)
 
@@ -129,7 +130,7 @@ class _Shape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_long) for name in StackShape.__slots__[:6]),
-        *((name, ctypes.c_long) for name in ("format", "use_dot")),
+        *((name, ctypes.c_long) for name in ("format", "attention_way")),
         *((name, ctypes.c_double) for name in ("eps", "head_eps")),
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
-from qwen_engine.kernels.library import can_pack
+from qwen_engine.kernels.ways import can_pack
 from qwen_engine.layers import int8
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm
 from qwen_engine.layers.int8 import Target

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from qwen_engine.host_memory import HostMemory
-from qwen_engine.kernels.library import NativeLibrary, can_pack
+from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.ways import can_pack
 from qwen_engine.layers import int8
 from qwen_engine.layers.attention import AttentionStep
 from qwen_engine.layers.gemm import Gemm, MeasuredGemm, TorchGemm

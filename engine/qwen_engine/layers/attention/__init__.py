@@ -15,7 +15,7 @@ from qwen_engine.layers.attention.interface import (
     AttentionStep,
     store_kv,
 )
-from qwen_engine.layers.attention.native import NativeBackend
+from qwen_engine.layers.attention.native import NativeBackend, choose_kernel
 from qwen_engine.layers.attention.reference import ReferenceBackend
 from qwen_engine.layers.attention.sdpa import SdpaBackend
 
@@ -24,6 +24,7 @@ __all__ = [
     "AttentionMetadata",
     "AttentionStep",
     "build_backend",
+    "choose_kernel",
     "store_kv",
 ]
 

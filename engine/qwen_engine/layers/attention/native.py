@@ -1,13 +1,26 @@
-"""Paged attention in C++ on a CPU: bfloat16, the cache read where it lies, nothing gathered."""
+"""Paged attention in C++ on a CPU: bfloat16, the cache read where it lies, nothing gathered.
+
+Of prompts it is small matrix products, with the kernel that `choose_kernel` measured fastest: the
+dot product of bfloat16 takes half as long as multiplying in float32 on an AMD Zen 5, and 1.7
+times as long on an Intel Sapphire Rapids.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass
 
 import torch
 
-from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.library import ATTENTION_SIZES, NativeLibrary
+from qwen_engine.kernels.ways import Kernel
 from qwen_engine.layers.attention.interface import AttentionMetadata
+
+log = logging.getLogger(__name__)
+
+_PROBE_TOKENS, _PROBE_BLOCK = 256, 32  # of a prompt with two heads: some ms
+_PROBES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +62,34 @@ class NativeBackend:
             contexts=torch.from_numpy(metadata.context_lens),
             block_size=metadata.block_size,
         )
+
+
+def choose_kernel(library: NativeLibrary | None, head_dim: int) -> None:
+    """Have the library, if it attends at all, do so with the kernel that is fastest at prompts."""
+    if library is None or head_dim not in ATTENTION_SIZES or len(library.kernels) == 1:
+        return
+    times = {kernel: _measure(library, kernel, head_dim) for kernel in library.kernels}
+    library.attention = min(times, key=times.__getitem__)
+    tried = ", ".join(f"{kernel} {us}" for kernel, us in times.items())
+    log.info("Attention of prompts: %s (%s µs)", library.attention, tried)
+
+
+def _measure(library: NativeLibrary, kernel: Kernel, head_dim: int) -> int:
+    """Return the least microseconds of attention of a prompt with two heads."""
+    library.attention = kernel
+    num_blocks = _PROBE_TOKENS // _PROBE_BLOCK
+    cache = torch.rand(num_blocks, _PROBE_BLOCK, 2, head_dim).bfloat16()
+    step = NativeStep(
+        library,
+        tables=torch.arange(num_blocks)[None, :],
+        starts=torch.tensor([0, _PROBE_TOKENS]),
+        contexts=torch.tensor([_PROBE_TOKENS]),
+        block_size=_PROBE_BLOCK,
+    )
+    query = torch.rand(_PROBE_TOKENS, 2, head_dim).bfloat16()
+    seconds = []
+    for _ in range(_PROBES):
+        began = time.perf_counter()
+        step.attend(query, cache, cache)
+        seconds.append(time.perf_counter() - began)
+    return max(1, round(min(seconds) * 1e6))

@@ -1,0 +1,70 @@
+// The small matrix product of attention by AMX: y [rows][32 lanes] of rows of pairs of bfloat16 and
+// pairs in the lanes, as attention_product.h has it.
+//
+// Tiles are whole: 16 rows and 16 pairs. What is written beyond `rows` and read beyond `pairs` must
+// be memory of the caller's, and pairs beyond must be 0 on one side and finite on the other.
+
+#pragma once
+
+#include "attention_product.h"
+#include "tiles.h"
+
+#ifdef QWEN_X86
+
+namespace {
+
+// Up to a multiple of what a tile holds.
+constexpr long whole_tiles(long count) { return (count + 15) / 16 * 16; }
+
+#ifdef QWEN_TILES
+
+// y [rows][32] = x · w, or with kAdds y += x · w. x: [rows][pairs], so many bytes apart; w:
+// [pairs][32].
+template <bool kAdds, bool kTwo>
+TILE_TARGET inline void tile_rows(const float* x, long row_bytes, const float* w, long pairs,
+                                  float* y) {
+  if constexpr (kAdds) {
+    qwen::load_tiles<kTwo>(y);
+  } else {
+    qwen::zero_tiles<kTwo>();
+  }
+  for (long pair = 0; pair < pairs; pair += 16) {
+    qwen::multiply_tiles<kTwo>(x + pair, row_bytes, w + pair * kLanes);
+  }
+  qwen::store_tiles<kTwo>(y);
+}
+
+template <bool kAdds>
+TILE_TARGET void multiply_by_tiles(const float* x, long row_bytes, const float* w, long pairs,
+                                   float* y, long rows) {
+  qwen::Tiles::settle();
+  long row = 0;
+  for (; row + 16 < rows; row += 32) {
+    tile_rows<kAdds, true>(x + row * row_bytes / 4, row_bytes, w, pairs, y + row * kLanes);
+  }
+  if (row < rows) {
+    tile_rows<kAdds, false>(x + row * row_bytes / 4, row_bytes, w, pairs, y + row * kLanes);
+  }
+  qwen::Tiles::settle();
+}
+
+#else
+
+template <bool kAdds>
+void multiply_by_tiles(const float*, long, const float*, long, float*, long) {}
+
+#endif
+
+// Lanes of y [rows][32] multiplied by `scale`: mostly nothing to do, for that is 1 in all.
+FMA_TARGET inline void scale_rows(float* y, long rows, const float* scale) {
+  if (std::all_of(scale, scale + kLanes, [](float by) { return by == 1.0f; })) return;
+  const Floats low = load_floats(scale), high = load_floats(scale + 16);
+  for (float* row = y; row < y + rows * kLanes; row += kLanes) {
+    store_floats(row, mul(load_floats(row), low));
+    store_floats(row + 16, mul(load_floats(row + 16), high));
+  }
+}
+
+}  // namespace
+
+#endif  // QWEN_X86

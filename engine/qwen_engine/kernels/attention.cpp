@@ -25,8 +25,7 @@ void attend_all(const Layer& layer, const qwen::AttentionStep& step) {
   const long num_shared = static_cast<long>(step.shared.size());
   if (num_shared + num_chunks > 0) {
     Scratch& scratch = scratch_for(layer.cache.size);
-    qwen::Tiles tiles;
-    if constexpr (kWay == qwen::kTile) tiles.shape(qwen::kTileRows);
+    const qwen::Tiles tiles(kWay == qwen::kTile);
     if (num_shared > 0) {  // their states must be there before the others: a barrier at the end
 #pragma omp for schedule(dynamic, 1)
       for (long i = 0; i < num_shared; ++i) {
@@ -144,9 +143,9 @@ AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long hea
   return step;
 }
 
-void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query,
-            uint16_t* output) {
-  const Layer layer{cache, query, output, step.heads, step.states.get()};
+void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query, uint16_t* output,
+            long stride) {
+  const Layer layer{cache, query, output, stride, step.heads, step.states.get()};
   if (cache.format == kBfloat16) {
     attend_as<Bfloat16Rows>(layer, step);
   } else if (cache.format == kInt8) {
@@ -175,7 +174,7 @@ void qwen_attend(const uint16_t* query, uint8_t* keys, uint8_t* values, uint16_t
   const bool is_small =
       step.chunks.empty() && 2 * tokens * kv_heads * cache.row_bytes() < kSmallBytes;
 #pragma omp parallel num_threads(is_small ? 1 : num_threads)
-  qwen::attend(cache, step, query, output);
+  qwen::attend(cache, step, query, output, heads * size);
 }
 
 }  // extern "C"

@@ -40,8 +40,10 @@ AttentionStep plan_attention(const Sequences& sequences, const Cache& cache, lon
                              Way way);
 
 #ifdef QWEN_X86
-// Attend [tokens][heads][size]; every thread of a team calls it, and a barrier must follow.
-void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query, uint16_t* output);
+// Attend [tokens][heads][size], tokens `stride` values apart; every thread of a team calls it, and a
+// barrier must follow. The output may take the queries' place.
+void attend(const Cache& cache, const AttentionStep& step, const uint16_t* query, uint16_t* output,
+            long stride);
 #endif
 
 }  // namespace qwen

@@ -23,7 +23,7 @@ FMA_TARGET inline void prefetch_row(const uint8_t* row, long bytes) {
 template <typename Rows, int kSize, int kHeads>
 FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head) {
   const Cache& cache = layer.cache;
-  const long origin = (work.row * layer.heads + first_head) * kSize;
+  const long origin = layer.place(work.row, first_head);
   constexpr int kParts = kSize / 32;
   Pairs query[kHeads][kParts], sum[kHeads][kParts];
   alignas(64) float scores[kHeads][kDecodeTile];
@@ -101,8 +101,7 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
     }
   }
   for (int head = 0; head < kHeads && work.first_token > 0; ++head) {
-    const float* state =
-        layer.states + (work.row * layer.heads + first_head + head) * (qwen::kStateHead + kSize);
+    const float* state = layer.state(work.row, first_head + head);
     const float top = std::max(most[head], state[0]);
     const float here = std::exp(most[head] - top), before = std::exp(state[0] - top);
     total[head] = total[head] * here + state[1] * before;

@@ -16,13 +16,18 @@ namespace {
 
 using qwen::Way, qwen::Work;
 
-// A layer's part of a step: its cache, and where rows of [tokens][heads][size] are.
+// A layer's part of a step: its cache, and where [tokens][heads][size] are, tokens `stride` apart.
 struct Layer {
   const Cache& cache;
   const uint16_t* query;
   uint16_t* output;
-  long heads;
+  long stride, heads;
   float* states;  // see AttentionStep
+
+  long place(long token, long head) const { return token * stride + head * cache.size; }
+  float* state(long token, long head) const {
+    return states + (token * heads + head) * (qwen::kStateHead + cache.size);
+  }
 };
 
 // Write where `count` tokens from `start` on lie.
@@ -54,11 +59,24 @@ Scratch& scratch_for(long size) {
   return scratch;
 }
 
-// Where a row of the work is in queries and in outputs.
+// The token and the head that a row of the work is of.
+struct RowOf {
+  long token, head;
+  RowOf(const Layer& layer, const Work& work, long row) {
+    const long group = layer.heads / layer.cache.kv_heads;
+    token = work.row + row / group;
+    head = work.kv_head * group + row % group;
+  }
+};
+
 inline long place_of_row(const Layer& layer, const Work& work, long row) {
-  const long group = layer.heads / layer.cache.kv_heads;
-  const long head = work.kv_head * group + row % group;
-  return ((work.row + row / group) * layer.heads + head) * layer.cache.size;
+  const RowOf of(layer, work, row);
+  return layer.place(of.token, of.head);
+}
+
+inline float* state_of(const Layer& layer, const Work& work, long row) {
+  const RowOf of(layer, work, row);
+  return layer.state(of.token, of.head);
 }
 
 // What scores of keys of one format are multiplied by in `to_shares`; those with scales of their own
@@ -66,11 +84,6 @@ inline long place_of_row(const Layer& layer, const Work& work, long row) {
 template <typename Rows>
 float score_scale(long size) {
   return Rows::kIsScaled ? 1.0f : Rows::kFactor / std::sqrt(static_cast<float>(size));
-}
-
-inline float* state_of(const Layer& layer, const Work& work, long row) {
-  const long size = layer.cache.size;
-  return layer.states + place_of_row(layer, work, row) / size * (qwen::kStateHead + size);
 }
 
 // Begin a panel from the states of its rows.

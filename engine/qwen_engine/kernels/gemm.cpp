@@ -74,7 +74,7 @@ void qwen_pack(const uint16_t* source, long out, long in, int back, uint16_t* ta
 #ifdef QWEN_X86
 
 // y [rows, out] = x [rows, in] · Wᵀ + bias, all bfloat16 but the sums; way: one of qwen::Way.
-// scratch: rows × in floats, at least 64 a row.
+// scratch: library.py's scratch_values().
 void qwen_linear(const uint16_t* x, long x_stride, const void* w, const uint16_t* bias, uint16_t* y,
                  long rows, long out, long in, int way, float* scratch, int num_threads) {
   const qwen::Way chosen = static_cast<qwen::Way>(way);

@@ -142,13 +142,13 @@ void multiply(const float* packed, long rows, const Weight& weight, Way way, boo
   uint16_t* room = room_for(wide + (is_gated ? chunk_rows * 2 * kPanel : 0));
   uint16_t* both = room + wide;
   const Pieces pieces(num_panels);
-  Tiles tiles;
+  const Tiles tiles(is_tile(way));
   const long num_pieces = num_chunks * pieces.count();
   for (long piece; (piece = turn.take(num_pieces)) >= 0;) {
     const long chunk = piece / pieces.count(), part = piece % pieces.count();
     const long begin = chunk * per_chunk, end = std::min(begin + per_chunk, blocks.count);
     const long first = blocks.start(begin), some = blocks.start(end) - first;
-    const PanelWork work{packed, &weight, way, &blocks, begin, end, room, &tiles};
+    const PanelWork work{packed, &weight, way, &blocks, begin, end, room};
     const long last = pieces.start(part + 1) - 1;
     const long after = pieces.start(std::min(turn.next(), num_pieces - 1) % pieces.count());
     for (long panel = pieces.start(part); panel <= last; ++panel) {

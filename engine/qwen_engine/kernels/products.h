@@ -23,6 +23,8 @@ inline bool is_tile(Way way) { return way == kTile || way == kWidenedTile; }
 inline bool is_int8(Way way) { return way >= kInt8Fma; }
 inline bool is_widened(Way way) { return way >= kWidenedFma; }
 
+constexpr long kTileBlock = 64;  // rows that a panel is multiplied by at once: four tiles
+
 struct Weight {          // [out, in], out a multiple of kPanel
   const void* values;    // packed; with int8 the scales are among them
   const uint16_t* bias;  // or null
@@ -43,7 +45,7 @@ struct Blocks {
   Blocks(long rows, long at_once)
       : num_rows(rows), most(at_once), count((rows + at_once - 1) / at_once) {}
   static long most_rows(Way way) {
-    if (is_tile(way)) return kTileRows;
+    if (is_tile(way)) return kTileBlock;
     return way == kInt8Fma ? std::min(6, kRowsAtOnce) : kRowsAtOnce;
   }
 };
@@ -102,7 +104,6 @@ struct PanelWork {
   const Blocks* blocks;
   long begin, end;
   uint16_t* room;  // [kPanel · in], only for widened ways
-  Tiles* tiles;    // the thread's
 };
 void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y, long stride);
 void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, long stride);

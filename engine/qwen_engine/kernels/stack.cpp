@@ -36,9 +36,8 @@ struct Shape {
   long widest() const { return std::max({hidden, inner, query(), 64L}); }
 };
 
-// How far apart rows of so many values lie that a product writes: a line of the cache more, for
-// those of a block, one below another, would share its few places at a multiple of 4096 bytes.
-constexpr long stride_of(long size) { return size + 32; }
+// How far apart rows of so many values lie: as in tiles, so that those need no packing.
+inline long stride_of(long size) { return qwen::tile_row_values(size); }
 
 struct Step {
   uint16_t* hidden;  // [rows][hidden]: in, and out where wanted rows move to the front
@@ -61,7 +60,7 @@ struct Room {
     packed = reinterpret_cast<float*>(step.room);
     delta = step.room + 2 * step.rows * shape.widest();
     query = delta + step.rows * stride_of(shape.hidden);
-    qkv = inner = query + step.rows * shape.query();  // never needed at once
+    qkv = inner = query + step.rows * stride_of(shape.query());  // never needed at once
   }
 };
 
@@ -95,7 +94,7 @@ class Member {
 
   void run_layer(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
     norm(layer.attention_norm, index > 0, index - 1);
-    multiply(layer.qkv, false, room_.qkv, stride_of(shape_.qkv()));
+    multiply(room_.packed, layer.qkv, false, room_.qkv, stride_of(shape_.qkv()));
     turn(layer, true, true);
     finish_layer(layer, attention);
   }
@@ -103,13 +102,13 @@ class Member {
   // The last layer: keys and values of all rows, the rest of the wanted ones.
   void run_narrowing(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
     norm(layer.attention_norm, index > 0, index - 1);
-    multiply(rows_of(layer.qkv, shape_.query(), shape_.qkv()), false,
+    multiply(room_.packed, rows_of(layer.qkv, shape_.query(), shape_.qkv()), false,
              room_.qkv + shape_.query(), stride_of(shape_.qkv()));
     turn(layer, false, true);
     narrow();
     if (rows_ == 0) return;
     norm(layer.attention_norm, false, -1);
-    multiply(rows_of(layer.qkv, 0, shape_.query()), false, room_.qkv,
+    multiply(room_.packed, rows_of(layer.qkv, 0, shape_.query()), false, room_.qkv,
              stride_of(shape_.qkv()));
     turn(layer, true, false);
     finish_layer(layer, attention);
@@ -147,9 +146,17 @@ class Member {
     return {values, weight.bias == nullptr ? nullptr : weight.bias + begin, end - begin, weight.in};
   }
 
-  void multiply(const Weight& weight, bool is_gated, uint16_t* y, long stride) {
-    qwen::multiply(room_.packed, rows_, weight, way_, is_gated, y, stride, turn_);
+  void multiply(const float* packed, const Weight& weight, bool is_gated, uint16_t* y,
+                long stride) {
+    qwen::multiply(packed, rows_, weight, way_, is_gated, y, stride, turn_);
 #pragma omp barrier
+  }
+
+  // Rows of the room in the form that products take.
+  const float* packed(const uint16_t* x, long size) const {
+    if (is_tile(way_)) return reinterpret_cast<const float*>(x);
+    qwen::pack(x, stride_of(size), rows_, size, way_, room_.packed);
+    return room_.packed;
   }
 
   // Add delta and a tap to the rows, normalise them and pack the result.
@@ -159,12 +166,16 @@ class Member {
 #pragma omp for schedule(static)
     for (long block = 0; block < blocks.count; ++block) {
       const long first = blocks.start(block);
+      float* target = room_.packed + first * qwen::packed_width(size, way_);
+      uint16_t* normed =
+          is_tile(way_) ? reinterpret_cast<uint16_t*>(target) : normed_.data();
       for (int row = 0; row < blocks.size(block); ++row) {
         if (has_delta) add(first + row, tap);
-        norm_row(hidden(first + row), weight, size, static_cast<float>(shape_.eps), normed_.data() + row * size);
+        norm_row(hidden(first + row), weight, size, static_cast<float>(shape_.eps),
+                 normed + row * size);
       }
-      qwen::pack_block(normed_.data(), size, blocks.size(block), size, way_,
-                       room_.packed + first * qwen::packed_width(size, way_));
+      if (is_tile(way_)) continue;
+      qwen::pack_block(normed, size, blocks.size(block), size, way_, target);
     }
   }
 
@@ -176,7 +187,7 @@ class Member {
       const uint16_t* cos = step_.cos + token(row) * shape_.head_size;
       const uint16_t* sin = step_.sin + token(row) * shape_.head_size;
       const uint16_t* qkv = room_.qkv + row * stride_of(shape_.qkv());
-      if (has_queries) turn_queries(heads, qkv, cos, sin, room_.query + row * shape_.query());
+      if (has_queries) turn_queries(heads, qkv, cos, sin, room_.query + row * stride_of(shape_.query()));
       if (has_keys) keep(heads, cache(layer), qkv, cos, sin, step_.slots[token(row)]);
     }
   }
@@ -193,14 +204,15 @@ class Member {
 
   // From attention on; leaves what is to be added in room_.delta.
   void finish_layer(const LayerParts& layer, const qwen::AttentionStep& attention) {
-    qwen::attend(cache(layer), attention, room_.query, room_.query);
+    const long query = stride_of(shape_.query()), inner = stride_of(shape_.inner);
+    qwen::attend(cache(layer), attention, room_.query, room_.query, query);
 #pragma omp barrier
-    qwen::pack(room_.query, shape_.query(), rows_, shape_.query(), way_, room_.packed);
-    multiply(layer.output, false, room_.delta, stride_of(shape_.hidden));
+    multiply(packed(room_.query, shape_.query()), layer.output, false, room_.delta,
+             stride_of(shape_.hidden));
     norm(layer.feed_forward_norm, true, -1);
-    multiply(layer.gate_up, true, room_.inner, stride_of(shape_.inner));
-    qwen::pack(room_.inner, stride_of(shape_.inner), rows_, shape_.inner, way_, room_.packed);
-    multiply(layer.down, false, room_.delta, stride_of(shape_.hidden));
+    multiply(room_.packed, layer.gate_up, true, room_.inner, inner);
+    multiply(packed(room_.inner, shape_.inner), layer.down, false, room_.delta,
+             stride_of(shape_.hidden));
   }
 
   const Shape& shape_;
@@ -219,7 +231,7 @@ extern "C" {
 
 // The values of Step::room that a row takes.
 long qwen_room(const Shape* shape) {
-  return 2 * shape->widest() + stride_of(shape->hidden) + shape->query() +
+  return 2 * shape->widest() + stride_of(shape->hidden) + stride_of(shape->query()) +
          stride_of(std::max(shape->qkv(), shape->inner));
 }
 

@@ -1,7 +1,8 @@
 // AMX: registers of 16 rows of 64 bytes, and an instruction that multiplies two of them.
 //
-// Tile 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 pairs of columns. Only with AVX-512; elsewhere
-// has_tiles() is false and nothing here is called.
+// Tile 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 pairs of columns. All are whole: what lies behind
+// the last row is read too, and what is computed of it left. Only with AVX-512; elsewhere has_tiles()
+// is false and nothing here is called.
 
 #pragma once
 
@@ -10,8 +11,6 @@
 #ifdef QWEN_X86
 
 namespace qwen {
-
-constexpr int kTileRows = 32;  // of x, in two tiles
 
 // What a row of x takes, in bfloat16: whole tiles, and a line of the cache more, for rows that lie
 // a multiple of 4096 bytes apart would all share its few places.
@@ -24,6 +23,8 @@ inline long tile_row_values(long in) { return (in + 31) / 32 * 32 + 32; }
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #define TILE_TARGET                                                               \
   __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq," \
@@ -42,31 +43,23 @@ inline bool has_tiles() {
   return is_there && syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
 }
 
-// The shapes of a thread's tiles. Others (oneDNN) set them too, so they are set for each piece of
-// work and given up after it.
+// A thread's use of tiles, if it has any. Others (oneDNN) give them shapes of their own, so ours are
+// set for each piece of work and given up after it.
 class Tiles {
  public:
-  Tiles() = default;
+  TILE_TARGET explicit Tiles(bool are_used) : are_used_(are_used) {
+    if (!are_used) return;
+    alignas(64) Shapes shapes{};
+    shapes.palette = 1;
+    std::fill_n(shapes.rows, 8, 16);
+    std::fill_n(shapes.bytes, 8, 64);
+    settle();
+    _tile_loadconfig(&shapes);
+  }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
   TILE_TARGET ~Tiles() {
-    if (rows_ != 0) _tile_release();
-  }
-
-  // x has so many rows from now on, at most kTileRows; what tiles held is lost.
-  TILE_TARGET void shape(int rows) {
-    if (rows == rows_) return;
-    rows_ = rows;
-    alignas(64) Shapes shapes{};
-    shapes.palette = 1;
-    for (int tile = 0; tile < 8; ++tile) {
-      const bool is_second = tile == 2 || tile == 3 || tile == 5;
-      const int some = is_second ? rows - 16 : rows < 16 ? rows : 16;
-      shapes.rows[tile] = static_cast<uint8_t>(tile >= 6 ? 16 : some < 0 ? 0 : some);
-      shapes.bytes[tile] = shapes.rows[tile] == 0 ? 0 : 64;
-    }
-    settle();
-    _tile_loadconfig(&shapes);
+    if (are_used_) _tile_release();
   }
 
   // What was written before is in memory for tiles that are loaded after, and the other way round:
@@ -79,7 +72,7 @@ class Tiles {
     uint16_t bytes[16];
     uint8_t rows[16];
   };
-  int rows_ = 0;
+  bool are_used_;
 };
 
 // Sums of rows of x by 32 columns: 16 rows, or kTwo: a second tile of them.
@@ -139,7 +132,7 @@ namespace qwen {
 
 inline bool has_tiles() { return false; }
 struct Tiles {
-  void shape(int) {}
+  explicit Tiles(bool) {}
 };
 
 }  // namespace qwen

@@ -25,6 +25,11 @@ def can_pack(weight: torch.Tensor) -> bool:
     return out % PANEL_ROWS == 0 and size % 2 == 0
 
 
+def whole_tiles(rows: int) -> int:
+    """Return how many rows `tile` reads, of which the last may be of no use."""
+    return -(-rows // 16) * 16
+
+
 def scratch_values(x: torch.Tensor) -> int:
     """Return the float32 values that a product's rows [rows, in] take once they are packed."""
-    return len(x) * max(x.shape[1], 64)
+    return whole_tiles(len(x)) * max(x.shape[1], 64)

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 import torch
 
 from qwen_engine.kernels.library import FORMATS, NativeLibrary
-from qwen_engine.kernels.ways import WAYS, Int8Way, Kernel
+from qwen_engine.kernels.ways import WAYS, Int8Way, Kernel, whole_tiles
 from qwen_engine.layers import pages
 
 Product = tuple[torch.Tensor, torch.Tensor | None]  # a packed weight and its bias
@@ -109,8 +109,8 @@ class LayerStack:
         assert all(part.is_contiguous() for part in (step.cos, step.sin, step.tables, step.slots))
         rows = len(hidden)
         num_wanted = rows if wanted is None else len(wanted)
-        if len(self._room) < rows * self._values_per_row:
-            count = rows * self._values_per_row
+        count = whole_tiles(rows) * self._values_per_row
+        if len(self._room) < count:
             self._room = pages.empty((count,), dtype=torch.bfloat16, device=hidden.device)
         packed = _Step(
             hidden.data_ptr(), step.cos.data_ptr(), step.sin.data_ptr(), step.slots.data_ptr(),

@@ -95,20 +95,24 @@ struct SharedRun {
   }
 };
 
-void add_chunks(Work work, std::vector<Work>& chunks) {
+void add_chunks(Work work, long rows, std::vector<Work>& chunks) {
   const long num_rows = work.num_rows;
-  for (long first = 0; first < num_rows; first += kPanels * kLanes) {
+  for (long first = 0; first < num_rows; first += rows) {
     work.first_row = first;
-    work.num_rows = std::min<long>(kPanels * kLanes, num_rows - first);
+    work.num_rows = std::min(rows, num_rows - first);
     chunks.push_back(work);
   }
 }
 
 }  // namespace
 
-AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long heads, Way way) {
+AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long heads, Way way,
+                             int num_threads) {
   AttentionStep step{{}, {}, {}, heads, way, {}};
   const long group = heads / cache.kv_heads;
+  // Rows that share converted tiles: many, but no fewer pieces than keep all threads busy.
+  const long fair = seqs.starts[seqs.count] * heads / (4 * num_threads) / kLanes;
+  const long rows = std::clamp(fair, std::min(8L, most_panels(way)), most_panels(way)) * kLanes;
   long run_end = 0, run_tokens = 0;
   for (long seq = 0; seq < seqs.count; ++seq) {
     const long queries = num_queries(seqs, seq);
@@ -124,7 +128,7 @@ AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long hea
       shared.is_shared = true;
       for (long head = 0; head < cache.kv_heads && run_tokens > 0; ++head) {
         shared.kv_head = head;
-        add_chunks(shared, step.shared);
+        add_chunks(shared, rows, step.shared);
       }
     }
     work.first_token = run_tokens;
@@ -132,7 +136,7 @@ AttentionStep plan_attention(const Sequences& seqs, const Cache& cache, long hea
       if (queries == 1 && group <= kDecodeRows) {
         step.decodes.push_back(work);
       } else {
-        add_chunks(work, step.chunks);
+        add_chunks(work, rows, step.chunks);
       }
     }
   }
@@ -168,7 +172,8 @@ void qwen_attend(const uint16_t* query, uint8_t* keys, uint8_t* values, uint16_t
                  long block_size, int format, int way, int num_threads) {
   const Cache cache{keys, values, kv_heads, block_size, size, format};
   const qwen::Sequences sequences{tables, starts, contexts, table_width, num_seqs};
-  const auto step = qwen::plan_attention(sequences, cache, heads, static_cast<qwen::Way>(way));
+  const auto step = qwen::plan_attention(sequences, cache, heads, static_cast<qwen::Way>(way),
+                                         num_threads);
   long tokens = 0;
   for (long seq = 0; seq < num_seqs; ++seq) tokens += contexts[seq];
   const bool is_small =

@@ -28,6 +28,11 @@ struct AttentionStep {
   std::unique_ptr<float[]> states;  // [row][head][kStateHead + size]
 };
 
+// Tokens of a tile, which is converted once for some panels of 32 rows: so many keys, or values, and
+// a panel's scores fit the L1 cache. By AMX longer sums are worth more.
+constexpr long tile_tokens(Way way) { return way == kTile ? 256 : 128; }
+constexpr long most_panels(Way way) { return way == kTile ? 16 : 8; }
+
 constexpr long kStateHead = 16;  // before the sums: the largest score, and the sum of shares
 
 struct Sequences {
@@ -36,8 +41,8 @@ struct Sequences {
 };
 
 // cache: only its shape counts.
-AttentionStep plan_attention(const Sequences& sequences, const Cache& cache, long heads,
-                             Way way);
+AttentionStep plan_attention(const Sequences& sequences, const Cache& cache, long heads, Way way,
+                             int num_threads);
 
 #ifdef QWEN_X86
 // Attend [tokens][heads][size], tokens `stride` values apart; every thread of a team calls it, and a

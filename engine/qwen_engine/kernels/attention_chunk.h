@@ -36,7 +36,7 @@ FMA_TARGET void pair_values(const uint8_t* first, const uint8_t* second, long si
 template <typename Rows>
 FMA_TARGET void turn_values(const Cache& cache, const Place* places, long count, float* values) {
   const long size = cache.size;
-  float* pairs = values + size * kTilePairs;
+  float* pairs = values + size * kPairStride;
   for (long first = 0; first < count; first += 32) {
     for (long token = first; token < first + 32; token += 2) {
       float* row = pairs + (token - first) / 2 * size;
@@ -54,7 +54,7 @@ FMA_TARGET void turn_values(const Cache& cache, const Place* places, long count,
       for (long pair = 0; pair < 16; ++pair) rows[pair] = load_words(pairs + pair * size + i);
       transpose(rows);
       for (long k = 0; k < 16; ++k) {
-        store_words(values + (i + k) * kTilePairs + first / 2, rows[k]);
+        store_words(values + (i + k) * kPairStride + first / 2, rows[k]);
       }
     }
   }
@@ -67,7 +67,7 @@ FMA_TARGET void load_tile(const Cache& cache, const Work& work, long start, long
   const long size = cache.size;
   uint16_t* narrow_keys = reinterpret_cast<uint16_t*>(scratch.keys.data());
   uint16_t* narrow_values = reinterpret_cast<uint16_t*>(scratch.values.data());
-  Place places[kChunkTile];
+  Place places[qwen::tile_tokens(kWay)];
   find_places(cache, work, start, count, places);
   for (long token = 0; token < count; ++token) {
     const Place place = places[token];
@@ -142,7 +142,7 @@ void add_values(Scratch& scratch, long panel, long size, long count, const float
     const long pairs = whole_tiles(units);
     std::fill(shares + units * kLanes, shares + pairs * kLanes, 0.0f);
     scale_rows(sums, size, shrink);
-    multiply_by_tiles<true>(scratch.values.data(), 4 * kTilePairs, shares, pairs, sums, size);
+    multiply_by_tiles<true>(scratch.values.data(), 4 * kPairStride, shares, pairs, sums, size);
   } else {
     multiply_rows<kWay == qwen::kDot>(scratch.values.data(), 1, size, shares, units, shrink, sums,
                                       size);
@@ -152,6 +152,7 @@ void add_values(Scratch& scratch, long panel, long size, long count, const float
 template <typename Rows, Way kWay>
 void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
   constexpr bool kPairs = kWay != qwen::kFma;
+  constexpr long kTokens = qwen::tile_tokens(kWay);
   const Cache& cache = layer.cache;
   const long size = cache.size, num_panels = (work.num_rows + kLanes - 1) / kLanes;
   for (long panel = 0; panel < num_panels; ++panel) {
@@ -159,8 +160,8 @@ void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
     if (work.first_token > 0) load_states<Rows>(layer, work, panel, scratch);
   }
   const long seen = scratch.position[num_panels - 1][kLanes - 1] + 1;
-  for (long start = work.first_token; start < seen; start += kChunkTile) {
-    const long count = std::min<long>(kChunkTile, seen - start);
+  for (long start = work.first_token; start < seen; start += kTokens) {
+    const long count = std::min(kTokens, seen - start);
     load_tile<Rows, kWay>(cache, work, start, count, scratch);
     for (long panel = 0; panel < num_panels; ++panel) {
       const long some = std::min<long>(count, scratch.position[panel][kLanes - 1] + 1 - start);

@@ -1,4 +1,4 @@
-// What attention of a prompt's chunk keeps of its query rows, a panel of 32 at a time: how it begins
+// What attention of a chunk keeps of its query rows, a panel of 32 at a time: how it begins
 // and what becomes of it.
 
 #pragma once
@@ -16,7 +16,7 @@ namespace {
 
 using qwen::Way, qwen::Work;
 
-// A layer's part of a step: its cache, and where [tokens][heads][size] are, tokens `stride` apart.
+// A layer's part of a step: its cache, and where [tokens][heads][size] are, `stride` apart.
 struct Layer {
   const Cache& cache;
   const uint16_t* query;
@@ -40,22 +40,28 @@ inline void find_places(const Cache& cache, const Work& work, long start, long c
   }
 }
 
-constexpr long kTilePairs = kChunkTile / 2;
+constexpr long kMostTokens = qwen::tile_tokens(qwen::kTile),
+               kMostPanels = qwen::most_panels(qwen::kTile);
+
+// How far apart rows of pairs of tokens lie that tiles read: rows of a tile in places of the cache
+// of their own.
+constexpr long kPairStride = kMostTokens / 2 + 16;
 
 // Memory that a thread keeps: fresh pages at each layer would cost more than short prompts do.
 struct Scratch {
   std::vector<float> keys, values, scores, query, sums;
-  float key_factor[kChunkTile], value_factor[kChunkTile];
-  float most[kPanels][kLanes], total[kPanels][kLanes];
-  int32_t position[kPanels][kLanes];  // of the token that the row belongs to
+  float key_factor[kMostTokens], value_factor[kMostTokens];
+  float most[kMostPanels][kLanes], total[kMostPanels][kLanes];
+  int32_t position[kMostPanels][kLanes];  // of the token that the row belongs to
   explicit Scratch(long size)
-      : keys(kChunkTile * size), values(kChunkTile * size), scores(kChunkTile * kLanes),
-        query(kPanels * size * kLanes), sums(kPanels * size * kLanes) {}
+      : keys(kMostTokens * size), values((kPairStride + 16) * size),
+        scores(kMostTokens * kLanes), query(kMostPanels * size * kLanes),
+        sums(kMostPanels * size * kLanes) {}
 };
 
 Scratch& scratch_for(long size) {
   thread_local Scratch scratch(0);
-  if (static_cast<long>(scratch.keys.size()) != kChunkTile * size) scratch = Scratch(size);
+  if (static_cast<long>(scratch.keys.size()) != kMostTokens * size) scratch = Scratch(size);
   return scratch;
 }
 

@@ -12,9 +12,7 @@
 
 namespace {
 
-constexpr int kChunkTile = 128;  // tokens: keys, or values, and a panel's scores fit the L1 cache
-constexpr int kLanes = 32;       // query rows of a panel
-constexpr int kPanels = 8;       // that share a converted tile
+constexpr int kLanes = 32;  // query rows of a panel
 
 // y[row] = (y[row] · scale) + Σ_k x[row · row_step + k · step] · w[k], 16 · kParts lanes of 32; with
 // kDot x and w hold pairs of bfloat16.

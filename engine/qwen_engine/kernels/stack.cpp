@@ -244,11 +244,11 @@ void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step,
   const Way way = static_cast<Way>(shape->attention_way);
   const Cache cache{nullptr, nullptr, shape->kv_heads, shape->block_size, shape->head_size,
                     static_cast<int>(shape->format)};
-  const auto attention = qwen::plan_attention(all, cache, shape->heads, way);
+  const auto attention = qwen::plan_attention(all, cache, shape->heads, way, num_threads);
   qwen::AttentionStep last;
   Narrowed narrowed(is_narrowed ? *step : Step{});
   if (is_narrowed) {
-    last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, way);
+    last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, way, num_threads);
   }
   qwen::Counter counter{0};
 #pragma omp parallel num_threads(num_threads)

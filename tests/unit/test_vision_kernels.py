@@ -15,11 +15,16 @@ NUM_HEADS = 3
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
-@pytest.fixture
-def library() -> VisionLibrary:
+FOUND = NativeLibrary.find()
+
+
+@pytest.fixture(params=FOUND.kernels if FOUND else [None])
+def library(request: pytest.FixtureRequest) -> VisionLibrary:
+    """The library, attending with this kernel where that multiplies pairs."""
     found = NativeLibrary.find()
     if found is None:
         pytest.skip("the C++ library is not built, or not for this processor")
+    found.attention = request.param
     return VisionLibrary(found)
 
 

@@ -31,32 +31,19 @@ FMA_TARGET void pair_values(const uint8_t* first, const uint8_t* second, long si
   }
 }
 
-// Bring a tile's values into rows of pairs, one for each of the head's dimensions, and fill up what
-// AMX reads with zeros.
+// Bring a tile's values into rows of pairs, one for each of the head's dimensions.
 template <typename Rows>
 FMA_TARGET void turn_values(const Cache& cache, const Place* places, long count, float* values) {
   const long size = cache.size;
   float* pairs = values + size * kPairStride;
   for (long first = 0; first < count; first += 32) {
-    for (long token = first; token < first + 32; token += 2) {
-      float* row = pairs + (token - first) / 2 * size;
-      if (token >= count) {
-        std::fill_n(row, size, 0.0f);
-        continue;
-      }
-      const uint8_t* second =
-          token + 1 == count ? nullptr : cache.values + places[token + 1].row;
+    const long some = std::min(32L, count - first);
+    for (long token = first; token < first + some; token += 2) {
+      const uint8_t* second = token + 1 == count ? nullptr : cache.values + places[token + 1].row;
       pair_values<Rows>(cache.values + places[token].row, second, size,
-                        reinterpret_cast<uint16_t*>(row));
+                        reinterpret_cast<uint16_t*>(pairs + (token - first) / 2 * size));
     }
-    for (long i = 0; i < size; i += 16) {
-      Words rows[16];
-      for (long pair = 0; pair < 16; ++pair) rows[pair] = load_words(pairs + pair * size + i);
-      transpose(rows);
-      for (long k = 0; k < 16; ++k) {
-        store_words(values + (i + k) * kPairStride + first / 2, rows[k]);
-      }
-    }
+    turn_pairs(pairs, (some + 1) / 2, size, kPairStride, values + first / 2);
   }
 }
 

@@ -55,6 +55,22 @@ void multiply_by_tiles(const float*, long, const float*, long, float*, long) {}
 
 #endif
 
+// Up to 16 rows of pairs [num_pairs][size] become columns of target, its rows `stride` apart; pairs
+// that are missing are 0.
+FMA_TARGET inline void turn_pairs(const float* pairs, long num_pairs, long size, long stride,
+                                  float* target) {
+  for (long i = 0; i < size; i += 16) {
+    const First wanted = first_lanes(size - i);
+    Words rows[16];
+    for (long pair = 0; pair < 16; ++pair) {
+      rows[pair] =
+          pair < num_pairs ? load_some_words(pairs + pair * size + i, wanted) : splat_word(0);
+    }
+    transpose(rows);
+    for (long k = 0; k < 16; ++k) store_words(target + (i + k) * stride, rows[k]);
+  }
+}
+
 // Lanes of y [rows][32] multiplied by `scale`: mostly nothing to do, for that is 1 in all.
 FMA_TARGET inline void scale_rows(float* y, long rows, const float* scale) {
   if (std::all_of(scale, scale + kLanes, [](float by) { return by == 1.0f; })) return;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from qwen_engine.kernels.library import NativeLibrary
+from qwen_engine.kernels.ways import WAYS
 
 
 class VisionLibrary:
@@ -20,6 +21,7 @@ class VisionLibrary:
         self._turn = library.function("qwen_vision_turn", "ippppnnnnni")
         self._attend = library.function("qwen_vision_attend", "ippnnnnnnni")
         self._multiplies_pairs = library.multiplies_pairs
+        self._library = library
 
     def runs(self, dtype: torch.dtype, head_dim: int) -> bool:
         """Say whether this processor computes a tower of this kind."""
@@ -93,10 +95,16 @@ class VisionLibrary:
         assert heads.is_contiguous()
         output = torch.empty(count, num_heads * size, dtype=heads.dtype)
         self._attend(
-            _is_wide(heads), heads.data_ptr(), output.data_ptr(), num_heads, total, size,
+            self._way(heads), heads.data_ptr(), output.data_ptr(), num_heads, total, size,
             rows.start, count, seen.start, frame_rows, torch.get_num_threads(),
         )  # fmt: skip
         return output
+
+    def _way(self, heads: torch.Tensor) -> int:
+        """Return how attention multiplies: bfloat16 in pairs, by AMX where that is the faster."""
+        if heads.dtype == torch.float32:
+            return WAYS.index("fma")
+        return WAYS.index("tile" if self._library.attention == "tile" else "dot")
 
 
 def _is_wide(x: torch.Tensor) -> int:

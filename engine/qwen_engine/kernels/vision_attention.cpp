@@ -15,20 +15,18 @@
 
 namespace {
 
-constexpr long kQueryPanels = 8;  // of 32 queries, that share a tile of keys and values
-constexpr long kKeyTile = 128;    // keys
-
 struct Frame {  // one head of one frame; rows are counted in units of 32 bits
   const float *keys, *values;
   long num_keys, units, size;
 };
 
-struct Panels {  // what a thread keeps of its queries
-  std::vector<float> query, sums, scores;
-  float most[kQueryPanels][kLanes], total[kQueryPanels][kLanes];
+struct Panels {  // what a thread keeps of its queries, and of a tile that AMX reads
+  std::vector<float> query, sums, scores, keys, values;
+  float most[kMostPanels][kLanes], total[kMostPanels][kLanes];
 };
 
-// 32 rows of queries into the lanes; what is missing repeats the last.
+// 32 rows of queries into the lanes; what is missing repeats the last. Beyond `units`, whole tiles of
+// zeros.
 FMA_TARGET void load_queries(const float* rows, long num_rows, long units, float* target) {
   for (long half = 0; half < kLanes; half += 16) {
     for (long i = 0; i < units; i += 16) {
@@ -39,9 +37,7 @@ FMA_TARGET void load_queries(const float* rows, long num_rows, long units, float
         block[lane] = load_some_words(row + i, mask);
       }
       transpose(block);
-      for (long k = 0; k < std::min<long>(16, units - i); ++k) {
-        store_words(target + (i + k) * kLanes + half, block[k]);
-      }
+      for (long k = 0; k < 16; ++k) store_words(target + (i + k) * kLanes + half, block[k]);
     }
   }
 }
@@ -67,38 +63,90 @@ FMA_TARGET void store_sums(const float* sums, const float* total, long size, lon
   }
 }
 
-template <typename T>
-void attend_rows(const Frame& frame, const float* queries, long num_rows, T* output, long stride) {
-  constexpr bool kDot = !std::is_same_v<T, float>;
-  constexpr long kPair = kDot ? 2 : 1;
+// A tile's keys and values in the form that AMX takes.
+FMA_TARGET void load_tile(const Frame& frame, long start, long count, Panels& panels) {
+  const long units = frame.units, wide = whole_tiles(units);
+  for (long key = 0; key < count; ++key) {
+    const float* row = frame.keys + (start + key) * units;
+    float* target = panels.keys.data() + key * wide;
+    std::fill(std::copy(row, row + units, target), target + wide, 0.0f);
+  }
+  for (long pair = 0; pair < count / 2; pair += 16) {
+    turn_pairs(frame.values + (start / 2 + pair) * frame.size, std::min(16L, count / 2 - pair),
+               frame.size, kPairStride, panels.values.data() + pair);
+  }
+}
+
+// Scores of a tile's keys with a panel's queries.
+template <Way kWay>
+void multiply_keys(const Frame& frame, long start, long count, long panel, Panels& panels) {
+  const long wide = whole_tiles(frame.units);
+  const float* query = panels.query.data() + panel * wide * kLanes;
+  if constexpr (kWay == qwen::kTile) {
+    multiply_by_tiles<false>(panels.keys.data(), 4 * wide, query, wide, panels.scores.data(),
+                             count);
+  } else {
+    multiply_rows<kWay == qwen::kDot>(frame.keys + start * frame.units, frame.units, 1, query,
+                                      frame.units, nullptr, panels.scores.data(), count);
+  }
+}
+
+// A panel's sums shrink, and the keys' shares of their values are added.
+template <Way kWay>
+void add_values(const Frame& frame, long start, long count, long panel, const float* shrink,
+                Panels& panels) {
+  constexpr long kPair = kWay == qwen::kFma ? 1 : 2;
+  const long size = frame.size;
+  float *sums = panels.sums.data() + panel * whole_tiles(size) * kLanes,
+        *shares = panels.scores.data();
+  if constexpr (kWay == qwen::kTile) {
+    const long pairs = whole_tiles(count / 2);
+    std::fill(shares + count / 2 * kLanes, shares + pairs * kLanes, 0.0f);
+    scale_rows(sums, size, shrink);
+    multiply_by_tiles<true>(panels.values.data(), 4 * kPairStride, shares, pairs, sums, size);
+  } else {
+    multiply_rows<kWay == qwen::kDot>(frame.values + start / kPair * size, 1, size, shares,
+                                      count / kPair, shrink, sums, size);
+  }
+}
+
+Panels& panels_for(const Frame& frame) {
   thread_local Panels panels;
-  const long units = frame.units, size = frame.size;
-  panels.query.resize(kQueryPanels * units * kLanes);
-  panels.sums.assign(kQueryPanels * size * kLanes, 0.0f);
-  panels.scores.resize(kKeyTile * kLanes);
+  const long units = whole_tiles(frame.units), size = whole_tiles(frame.size);
+  panels.query.resize(kMostPanels * units * kLanes);
+  panels.sums.assign(kMostPanels * size * kLanes, 0.0f);
+  panels.scores.resize(kMostTokens * kLanes);
+  panels.keys.resize(kMostTokens * units);
+  panels.values.resize(kPairStride * size);
+  return panels;
+}
+
+template <typename T, Way kWay>
+void attend_rows(const Frame& frame, const float* queries, long num_rows, T* output, long stride) {
+  constexpr long kTokens = qwen::tile_tokens(kWay);
+  Panels& panels = panels_for(frame);
+  const long units = frame.units, wide = whole_tiles(units), size = frame.size;
   const long count = (num_rows + kLanes - 1) / kLanes;
   for (long panel = 0; panel < count; ++panel) {
     load_queries(queries + panel * kLanes * units, num_rows - panel * kLanes, units,
-                 panels.query.data() + panel * units * kLanes);
+                 panels.query.data() + panel * wide * kLanes);
     std::fill_n(panels.most[panel], kLanes, -INFINITY);
     std::fill_n(panels.total[panel], kLanes, 0.0f);
   }
   const float scale = 1.0f / std::sqrt(static_cast<float>(size));
-  for (long start = 0; start < frame.num_keys; start += kKeyTile) {
-    const long some = std::min(kKeyTile, frame.num_keys - start);
+  for (long start = 0; start < frame.num_keys; start += kTokens) {
+    const long some = std::min(kTokens, frame.num_keys - start);
+    if constexpr (kWay == qwen::kTile) load_tile(frame, start, some, panels);
     for (long panel = 0; panel < count; ++panel) {
       float shrink[kLanes];
-      multiply_rows<kDot>(frame.keys + start * units, units, 1,
-                          panels.query.data() + panel * units * kLanes, units, nullptr,
-                          panels.scores.data(), some);
-      to_shares<kDot, false>(panels.scores.data(), some, scale, panels.most[panel],
-                             panels.total[panel], shrink);
-      multiply_rows<kDot>(frame.values + start / kPair * size, 1, size, panels.scores.data(),
-                          some / kPair, shrink, panels.sums.data() + panel * size * kLanes, size);
+      multiply_keys<kWay>(frame, start, some, panel, panels);
+      to_shares<kWay != qwen::kFma, false>(panels.scores.data(), some, scale, panels.most[panel],
+                                           panels.total[panel], shrink);
+      add_values<kWay>(frame, start, some, panel, shrink, panels);
     }
   }
   for (long panel = 0; panel < count; ++panel) {
-    store_sums(panels.sums.data() + panel * size * kLanes, panels.total[panel], size,
+    store_sums(panels.sums.data() + panel * whole_tiles(size) * kLanes, panels.total[panel], size,
                num_rows - panel * kLanes, output + panel * kLanes * stride, stride);
   }
 }
@@ -106,28 +154,46 @@ void attend_rows(const Frame& frame, const float* queries, long num_rows, T* out
 // heads: [3][num_heads][total][size]; queries first … first + rows see the frames from row `seen`
 // on, each of frame_rows; a frame's queries see that frame. output: [rows][num_heads · size].
 template <typename T>
-void attend_frames(const T* heads, long num_heads, long total, long size, long first, long rows,
-                   long seen, long frame_rows, T* output, int num_threads) {
+struct Frames {
+  const T* heads;
+  T* output;
+  long num_heads, total, size, first, rows, seen, frame_rows;
+
+  long queries() const { return std::min(rows, frame_rows); }  // of one frame
+  long panels() const { return (queries() + kLanes - 1) / kLanes; }
+};
+
+// Attend for one of so many nearly equal blocks of whole panels, of one head and frame.
+template <typename T, Way kWay>
+void attend_block(const Frames<T>& of, long block, long num_blocks, long head, long index) {
   constexpr long kPerUnit = 4 / sizeof(T);
-  const long plane = num_heads * total * size, units = size / kPerUnit;
-  const long block = kQueryPanels * kLanes;
-  const long in_frame = std::min(rows, frame_rows);  // queries of one frame
-  const long num_frames = rows / in_frame, num_blocks = (in_frame + block - 1) / block;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads)
-  for (long item = 0; item < num_frames * num_heads * num_blocks; ++item) {
-    const long part = item % num_blocks, head = item / num_blocks % num_heads;
-    const long index = item / num_blocks / num_heads;
-    // nearly equal blocks of whole panels
-    const long panels = (in_frame + kLanes - 1) / kLanes;
-    const long begin = panels * part / num_blocks * kLanes;
-    const long end = std::min(panels * (part + 1) / num_blocks * kLanes, in_frame);
-    const T* of_head = heads + head * total * size;
-    const T* frame = of_head + (seen + index * frame_rows) * size;
-    const long row = index * in_frame + begin;
-    attend_rows(Frame{reinterpret_cast<const float*>(frame + plane),
-                      reinterpret_cast<const float*>(frame + 2 * plane), frame_rows, units, size},
-                reinterpret_cast<const float*>(of_head + (first + row) * size), end - begin,
-                output + row * num_heads * size + head * size, num_heads * size);
+  const long size = of.size, plane = of.num_heads * of.total * size;
+  const long begin = of.panels() * block / num_blocks * kLanes;
+  const long end = std::min(of.panels() * (block + 1) / num_blocks * kLanes, of.queries());
+  const T* of_head = of.heads + head * of.total * size;
+  const T* keys = of_head + plane + (of.seen + index * of.frame_rows) * size;
+  const long row = index * of.queries() + begin;
+  const Frame frame{reinterpret_cast<const float*>(keys),
+                    reinterpret_cast<const float*>(keys + plane), of.frame_rows, size / kPerUnit,
+                    size};
+  attend_rows<T, kWay>(frame, reinterpret_cast<const float*>(of_head + (of.first + row) * size),
+                       end - begin, of.output + (row * of.num_heads + head) * size,
+                       of.num_heads * size);
+}
+
+template <typename T, Way kWay>
+void attend_frames(const Frames<T>& of, int num_threads) {
+  const long most = qwen::most_panels(kWay), num_blocks = (of.panels() + most - 1) / most;
+  const long num_frames = of.rows / of.queries();
+#pragma omp parallel num_threads(num_threads)
+  {
+    const qwen::Tiles tiles(kWay == qwen::kTile);
+#pragma omp for schedule(dynamic, 1)
+    for (long item = 0; item < num_frames * of.num_heads * num_blocks; ++item) {
+      const long head = item / num_blocks;
+      attend_block<T, kWay>(of, item % num_blocks, num_blocks, head % of.num_heads,
+                            head / of.num_heads);
+    }
   }
 }
 
@@ -136,17 +202,24 @@ void attend_frames(const T* heads, long num_heads, long total, long size, long f
 extern "C" {
 
 // Queries `first` … first + rows see their frames, of frame_rows each, from row `seen` on: whole
-// frames, or a part of one. bfloat16 only where qwen_kernels() says that pairs are multiplied.
-// output: [rows][num_heads · size].
-void qwen_vision_attend(int is_wide, const void* heads, void* output, long num_heads, long total,
+// frames, or a part of one. way: of qwen::Way, kFma for float32 and one of the others for bfloat16:
+// kDot only where qwen_kernels() says that pairs are multiplied. output: [rows][num_heads · size].
+void qwen_vision_attend(int way, const void* heads, void* output, long num_heads, long total,
                         long size, long first, long rows, long seen, long frame_rows,
                         int num_threads) {
-  auto all = [=](auto type) {
+  auto all = [=](auto type, auto chosen) {
     using T = decltype(type);
-    attend_frames(static_cast<const T*>(heads), num_heads, total, size, first, rows, seen,
-                  frame_rows, static_cast<T*>(output), num_threads);
+    const Frames<T> frames{static_cast<const T*>(heads), static_cast<T*>(output), num_heads, total,
+                           size, first, rows, seen, frame_rows};
+    attend_frames<T, decltype(chosen)::value>(frames, num_threads);
   };
-  is_wide ? all(float{}) : all(uint16_t{});
+  if (way == qwen::kTile) {
+    all(uint16_t{}, std::integral_constant<Way, qwen::kTile>{});
+  } else if (way == qwen::kDot) {
+    all(uint16_t{}, std::integral_constant<Way, qwen::kDot>{});
+  } else {
+    all(float{}, std::integral_constant<Way, qwen::kFma>{});
+  }
 }
 
 }  // extern "C"

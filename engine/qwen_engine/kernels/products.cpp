@@ -16,8 +16,9 @@ namespace qwen {
 
 namespace {
 
-// [rows][in] → [in / 2][rows] pairs, 16 pairs of all rows at once.
-FMA_TARGET void pack_pairs(const uint16_t* x, long stride, int rows, long in, float* packed) {
+// [rows][in] → [in / 2][rows] pairs, or with kWide [in][rows] float32; 16 pairs of all rows at once.
+template <bool kWide>
+FMA_TARGET void turn_rows(const uint16_t* x, long stride, int rows, long in, float* packed) {
   const First wanted = first_lanes(rows);
   const long num_pairs = in / 2, whole = rows == 1 ? 0 : num_pairs / 16 * 16;
   for (long pair = 0; pair < whole; pair += 16) {
@@ -27,12 +28,33 @@ FMA_TARGET void pack_pairs(const uint16_t* x, long stride, int rows, long in, fl
     }
     transpose(lanes);
     for (int i = 0; i < 16; ++i) {
-      store_some_words(packed + (pair + i) * rows, wanted, lanes[i]);
+      if constexpr (kWide) {
+        float* even = packed + 2 * (pair + i) * rows;
+        store_some_words(even, wanted, shift_left(lanes[i], 16));
+        store_some_words(even + rows, wanted, upper_halves(lanes[i]));
+      } else {
+        store_some_words(packed + (pair + i) * rows, wanted, lanes[i]);
+      }
     }
   }
   for (int row = 0; row < rows; ++row) {
     for (long pair = whole; pair < num_pairs; ++pair) {
-      std::memcpy(packed + pair * rows + row, x + row * stride + 2 * pair, 4);
+      const uint16_t* both = x + row * stride + 2 * pair;
+      if constexpr (kWide) {
+        packed[2 * pair * rows + row] = to_float(both[0]);
+        packed[(2 * pair + 1) * rows + row] = to_float(both[1]);
+      } else {
+        std::memcpy(packed + pair * rows + row, both, 4);
+      }
+    }
+  }
+}
+
+// [rows][in] → [in / 2][rows][2] float32.
+void widen_pairs(const uint16_t* x, long stride, int rows, long in, float* packed) {
+  for (int row = 0; row < rows; ++row) {
+    for (long k = 0; k < in; ++k) {
+      packed[(k / 2 * rows + row) * 2 + k % 2] = to_float(x[row * stride + k]);
     }
   }
 }
@@ -102,20 +124,14 @@ void pack_tile_rows(const uint16_t* x, long stride, int rows, long in, float* pa
 }  // namespace
 
 void pack_block(const uint16_t* x, long stride, int rows, long in, Way way, float* packed) {
-  if (is_dot(way)) {
-    pack_pairs(x, stride, rows, in, packed);
-    return;
-  }
   if (is_tile(way)) {
     pack_tile_rows(x, stride, rows, in, packed);
-    return;
-  }
-  const bool is_paired = way == kInt8Fma;  // [in / 2][rows][2], otherwise [in][rows]
-  for (int row = 0; row < rows; ++row) {
-    for (long k = 0; k < in; ++k) {
-      const long place = is_paired ? (k / 2 * rows + row) * 2 + k % 2 : k * rows + row;
-      packed[place] = to_float(x[row * stride + k]);
-    }
+  } else if (is_dot(way)) {
+    turn_rows<false>(x, stride, rows, in, packed);
+  } else if (way == kInt8Fma) {
+    widen_pairs(x, stride, rows, in, packed);
+  } else {
+    turn_rows<true>(x, stride, rows, in, packed);
   }
 }
 

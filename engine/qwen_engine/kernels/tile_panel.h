@@ -13,13 +13,14 @@ namespace {
 
 #ifdef QWEN_TILES
 
-// With more than two tiles of rows: of k, so that a panel's part comes from the first cache for the
-// rest of them. Sapphire Rapids' successor took 384 rows of 1,024 at 2.6 TFLOP/s a core, not 2.0.
+// Of k, at a time, where there are more than two tiles of rows: so for the second half of them the
+// panel's part comes from the first cache. An Intel Xeon took 384 rows of 1,024 at 2.6 TFLOP/s a
+// core, not at 2.0.
 constexpr long kTileDepth = 256;
 
 // What a block of rows is multiplied by.
 struct TilePanel {
-  const uint16_t *values, *rest;  // rest: of k beyond whole tiles, filled up; behind it lies another
+  const uint16_t *values, *rest;  // rest: k beyond whole tiles, filled up: behind lies another panel
   long in, whole;                 // whole: k that fill tiles
   long ahead_step;                // as Output has it, for each half of the rows
 };

@@ -1,8 +1,8 @@
 // AMX: registers of 16 rows of 64 bytes, and an instruction that multiplies two of them.
 //
-// Tile 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 pairs of columns. All are whole: what lies behind
-// the last row is read too, and what is computed of it left. Only with AVX-512; elsewhere has_tiles()
-// is false and nothing here is called.
+// Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 pairs of columns. All are whole: what lies
+// behind the last row is read too, and what is computed of it is left. Only with AVX-512; elsewhere
+// has_tiles() is false and nothing here is called.
 
 #pragma once
 
@@ -18,7 +18,8 @@ inline long tile_row_values(long in) { return (in + 31) / 32 * 32 + 32; }
 
 }  // namespace qwen
 
-#if !defined(QWEN_AVX2) && defined(__linux__) && (!defined(__GNUC__) || __GNUC__ >= 11 || defined(__clang__))
+// Compilers know the tiles from GCC 11 and Clang 12 on.
+#if !defined(QWEN_AVX2) && defined(__linux__) && (__GNUC__ >= 11 || defined(__clang__))
 
 #include <cpuid.h>
 #include <sys/syscall.h>

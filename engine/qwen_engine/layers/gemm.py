@@ -40,7 +40,7 @@ _COPYING_WAYS: tuple[Way, ...] = ("float32", "unpack")
 # Measured at these numbers of rows; others take the nearest one's way.
 ROW_COUNTS = (1, 4, 16, 64, 256)
 PROBE_ROWS = 2048  # of a weight's: some ms at 256 rows of x
-SECONDS_TO_MEASURE = 0.2
+SECONDS_TO_MEASURE = 0.15
 _HOPELESS = 4  # times the best way so far: warm or not, it will not win
 
 # Ways that copy a weight first are not for larger ones: a head of 151,936 × 1,024 would need

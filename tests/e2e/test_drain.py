@@ -31,11 +31,11 @@ def test_twenty_streams_outlive_a_scale_in_from_three_to_one_and_the_fullest_pod
     served = serve("drained", replicas=3, template={"terminationGracePeriodSeconds": 20})
     served.await_available()
     served.await_routed(3)
-    used: dict[str, int] = {}
 
     def all_answer() -> bool:
-        used.update(served.blocks_used())
-        return bool(used) and all(used.values())
+        used = served.blocks_used()
+        # Costs too: old ones stay as they are while they let the right pods go.
+        return bool(used) and all(used.values()) and all(map(_cost, served.pods()))
 
     with Talkers(served.url(), served.model(), clients=CLIENTS, max_tokens=900) as load:
         until(all_answer, what="every pod to answer somebody", within_seconds=60)
@@ -48,8 +48,7 @@ def test_twenty_streams_outlive_a_scale_in_from_three_to_one_and_the_fullest_pod
         pods = served.pods()
         (stays,) = [pod for pod in pods if not _is_going(pod)]
         going = [pod for pod in pods if _is_going(pod)]
-        # Not their costs, which may be old as long as they let the right ones go.
-        assert all(used[pod["metadata"]["name"]] > 0 for pod in going), "in the midst of answers"
+        assert all(_cost(pod) > 0 for pod in going), "they were in the midst of answers"
         assert _cost(stays) >= max(map(_cost, going))
         until(lambda: len(served.pods()) == 1, what="the pods' end", within_seconds=90)
         so_far = len(load.ends)

@@ -14,7 +14,6 @@
 #include <algorithm>
 
 #include "attention_panel.h"
-#include "attention_tiles.h"
 
 #ifdef QWEN_X86
 
@@ -104,38 +103,6 @@ FMA_TARGET void prepare_scores(Scratch& scratch, long panel, long start, long co
   }
 }
 
-// scores [count][32] of a tile's first tokens with a panel's queries.
-template <Way kWay>
-void multiply_keys(Scratch& scratch, long panel, long size, long count) {
-  constexpr long kPair = kWay == qwen::kFma ? 1 : 2;
-  const float* query = scratch.query.data() + panel * size * kLanes;
-  const long units = size / kPair;
-  if constexpr (kWay == qwen::kTile) {
-    multiply_by_tiles<false>(scratch.keys.data(), 4 * units, query, units, scratch.scores.data(),
-                             count);
-  } else {
-    multiply_rows<kWay == qwen::kDot>(scratch.keys.data(), units, 1, query, units, nullptr,
-                                      scratch.scores.data(), count);
-  }
-}
-
-// A panel's sums shrink, and the tile's first tokens' shares of their values are added.
-template <Way kWay>
-void add_values(Scratch& scratch, long panel, long size, long count, const float* shrink) {
-  constexpr long kPair = kWay == qwen::kFma ? 1 : 2;
-  float *sums = scratch.sums.data() + panel * size * kLanes, *shares = scratch.scores.data();
-  const long units = (count + kPair - 1) / kPair;
-  if constexpr (kWay == qwen::kTile) {
-    const long pairs = whole_tiles(units);
-    std::fill(shares + units * kLanes, shares + pairs * kLanes, 0.0f);
-    scale_rows(sums, size, shrink);
-    multiply_by_tiles<true>(scratch.values.data(), 4 * kPairStride, shares, pairs, sums, size);
-  } else {
-    multiply_rows<kWay == qwen::kDot>(scratch.values.data(), 1, size, shares, units, shrink, sums,
-                                      size);
-  }
-}
-
 template <typename Rows, Way kWay>
 void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
   constexpr bool kPairs = kWay != qwen::kFma;
@@ -153,13 +120,15 @@ void attend_chunk(const Layer& layer, const Work& work, Scratch& scratch) {
     for (long panel = 0; panel < num_panels; ++panel) {
       const long some = std::min<long>(count, scratch.position[panel][kLanes - 1] + 1 - start);
       if (some <= 0) continue;
-      float shrink[kLanes];
-      multiply_keys<kWay>(scratch, panel, size, some);
+      float shrink[kLanes], *scores = scratch.scores.data();
+      multiply_keys<kWay>(scratch.keys.data(), kPairs ? size / 2 : size,
+                          scratch.query.data() + panel * size * kLanes, some, scores);
       prepare_scores<Rows>(scratch, panel, start, some);
-      to_shares<kPairs, Rows::kIsScaled>(scratch.scores.data(), some, score_scale<Rows>(size),
+      to_shares<kPairs, Rows::kIsScaled>(scores, some, score_scale<Rows>(size),
                                          scratch.most[panel], scratch.total[panel], shrink,
                                          scratch.value_factor);
-      add_values<kWay>(scratch, panel, size, some, shrink);
+      add_values<kWay>(scratch.values.data(), size, some, scores, shrink,
+                       scratch.sums.data() + panel * size * kLanes);
     }
   }
   for (long panel = 0; panel < num_panels; ++panel) {

@@ -7,14 +7,13 @@
 #include <cmath>
 #include <vector>
 
-#include "attention.h"
-#include "attention_product.h"
+#include "attention_tiles.h"
 
 #ifdef QWEN_X86
 
 namespace {
 
-using qwen::Way, qwen::Work;
+using qwen::Work;
 
 // A layer's part of a step: its cache, and where [tokens][heads][size] are, `stride` apart.
 struct Layer {
@@ -39,13 +38,6 @@ inline void find_places(const Cache& cache, const Work& work, long start, long c
     if (++offset == cache.block_size) offset = 0, ++block;
   }
 }
-
-constexpr long kMostTokens = qwen::tile_tokens(qwen::kTile),
-               kMostPanels = qwen::most_panels(qwen::kTile);
-
-// How far apart rows of pairs of tokens lie that tiles read: rows of a tile in places of the cache
-// of their own.
-constexpr long kPairStride = kMostTokens / 2 + 16;
 
 // Memory that a thread keeps: fresh pages at each layer would cost more than short prompts do.
 struct Scratch {

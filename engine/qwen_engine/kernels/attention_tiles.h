@@ -6,12 +6,21 @@
 
 #pragma once
 
+#include "attention.h"
 #include "attention_product.h"
-#include "tiles.h"
 
 #ifdef QWEN_X86
 
 namespace {
+
+using qwen::Way;
+
+constexpr long kMostTokens = qwen::tile_tokens(qwen::kTile),
+               kMostPanels = qwen::most_panels(qwen::kTile);
+
+// How far apart rows of pairs of tokens lie that tiles read: rows of a tile in places of the cache
+// of their own.
+constexpr long kPairStride = kMostTokens / 2 + 16;
 
 // Up to a multiple of what a tile holds.
 constexpr long whole_tiles(long count) { return (count + 15) / 16 * 16; }
@@ -78,6 +87,33 @@ FMA_TARGET inline void scale_rows(float* y, long rows, const float* scale) {
   for (float* row = y; row < y + rows * kLanes; row += kLanes) {
     store_floats(row, mul(load_floats(row), low));
     store_floats(row + 16, mul(load_floats(row + 16), high));
+  }
+}
+
+// scores [count][32] of keys, `units` of 32 bits each, with a panel's queries; for kTile whole tiles.
+template <Way kWay>
+void multiply_keys(const float* keys, long units, const float* query, long count, float* scores) {
+  if constexpr (kWay == qwen::kTile) {
+    multiply_by_tiles<false>(keys, 4 * units, query, units, scores, count);
+  } else {
+    multiply_rows<kWay == qwen::kDot>(keys, units, 1, query, units, nullptr, scores, count);
+  }
+}
+
+// A panel's sums [size][32] shrink, and `count` tokens' shares of their values are added; values as
+// the cache has them, in pairs for kDot, or for kTile as `turn_pairs` leaves them.
+template <Way kWay>
+void add_values(const float* values, long size, long count, float* shares, const float* shrink,
+                float* sums) {
+  constexpr long kPair = kWay == qwen::kFma ? 1 : 2;
+  const long units = (count + kPair - 1) / kPair;
+  if constexpr (kWay == qwen::kTile) {
+    const long pairs = whole_tiles(units);
+    std::fill(shares + units * kLanes, shares + pairs * kLanes, 0.0f);
+    scale_rows(sums, size, shrink);
+    multiply_by_tiles<true>(values, 4 * kPairStride, shares, pairs, sums, size);
+  } else {
+    multiply_rows<kWay == qwen::kDot>(values, 1, size, shares, units, shrink, sums, size);
   }
 }
 

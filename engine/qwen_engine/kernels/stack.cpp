@@ -187,7 +187,8 @@ class Member {
       const uint16_t* cos = step_.cos + token(row) * shape_.head_size;
       const uint16_t* sin = step_.sin + token(row) * shape_.head_size;
       const uint16_t* qkv = room_.qkv + row * stride_of(shape_.qkv());
-      if (has_queries) turn_queries(heads, qkv, cos, sin, room_.query + row * stride_of(shape_.query()));
+      uint16_t* query = room_.query + row * stride_of(shape_.query());
+      if (has_queries) turn_queries(heads, qkv, cos, sin, query);
       if (has_keys) keep(heads, cache(layer), qkv, cos, sin, step_.slots[token(row)]);
     }
   }

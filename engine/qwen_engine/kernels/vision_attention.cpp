@@ -77,39 +77,6 @@ FMA_TARGET void load_tile(const Frame& frame, long start, long count, Panels& pa
   }
 }
 
-// Scores of a tile's keys with a panel's queries.
-template <Way kWay>
-void multiply_keys(const Frame& frame, long start, long count, long panel, Panels& panels) {
-  const long wide = whole_tiles(frame.units);
-  const float* query = panels.query.data() + panel * wide * kLanes;
-  if constexpr (kWay == qwen::kTile) {
-    multiply_by_tiles<false>(panels.keys.data(), 4 * wide, query, wide, panels.scores.data(),
-                             count);
-  } else {
-    multiply_rows<kWay == qwen::kDot>(frame.keys + start * frame.units, frame.units, 1, query,
-                                      frame.units, nullptr, panels.scores.data(), count);
-  }
-}
-
-// A panel's sums shrink, and the keys' shares of their values are added.
-template <Way kWay>
-void add_values(const Frame& frame, long start, long count, long panel, const float* shrink,
-                Panels& panels) {
-  constexpr long kPair = kWay == qwen::kFma ? 1 : 2;
-  const long size = frame.size;
-  float *sums = panels.sums.data() + panel * whole_tiles(size) * kLanes,
-        *shares = panels.scores.data();
-  if constexpr (kWay == qwen::kTile) {
-    const long pairs = whole_tiles(count / 2);
-    std::fill(shares + count / 2 * kLanes, shares + pairs * kLanes, 0.0f);
-    scale_rows(sums, size, shrink);
-    multiply_by_tiles<true>(panels.values.data(), 4 * kPairStride, shares, pairs, sums, size);
-  } else {
-    multiply_rows<kWay == qwen::kDot>(frame.values + start / kPair * size, 1, size, shares,
-                                      count / kPair, shrink, sums, size);
-  }
-}
-
 Panels& panels_for(const Frame& frame) {
   thread_local Panels panels;
   const long units = whole_tiles(frame.units), size = whole_tiles(frame.size);
@@ -123,7 +90,8 @@ Panels& panels_for(const Frame& frame) {
 
 template <typename T, Way kWay>
 void attend_rows(const Frame& frame, const float* queries, long num_rows, T* output, long stride) {
-  constexpr long kTokens = qwen::tile_tokens(kWay);
+  constexpr bool kIsTile = kWay == qwen::kTile;
+  constexpr long kTokens = qwen::tile_tokens(kWay), kPair = kWay == qwen::kFma ? 1 : 2;
   Panels& panels = panels_for(frame);
   const long units = frame.units, wide = whole_tiles(units), size = frame.size;
   const long count = (num_rows + kLanes - 1) / kLanes;
@@ -136,13 +104,17 @@ void attend_rows(const Frame& frame, const float* queries, long num_rows, T* out
   const float scale = 1.0f / std::sqrt(static_cast<float>(size));
   for (long start = 0; start < frame.num_keys; start += kTokens) {
     const long some = std::min(kTokens, frame.num_keys - start);
-    if constexpr (kWay == qwen::kTile) load_tile(frame, start, some, panels);
+    if constexpr (kIsTile) load_tile(frame, start, some, panels);
+    const float *keys = kIsTile ? panels.keys.data() : frame.keys + start * units,
+                *values = kIsTile ? panels.values.data() : frame.values + start / kPair * size;
     for (long panel = 0; panel < count; ++panel) {
-      float shrink[kLanes];
-      multiply_keys<kWay>(frame, start, some, panel, panels);
-      to_shares<kWay != qwen::kFma, false>(panels.scores.data(), some, scale, panels.most[panel],
+      float shrink[kLanes], *scores = panels.scores.data();
+      multiply_keys<kWay>(keys, kIsTile ? wide : units,
+                          panels.query.data() + panel * wide * kLanes, some, scores);
+      to_shares<kWay != qwen::kFma, false>(scores, some, scale, panels.most[panel],
                                            panels.total[panel], shrink);
-      add_values<kWay>(frame, start, some, panel, shrink, panels);
+      add_values<kWay>(values, size, some, scores, shrink,
+                       panels.sums.data() + panel * whole_tiles(size) * kLanes);
     }
   }
   for (long panel = 0; panel < count; ++panel) {

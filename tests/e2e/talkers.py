@@ -24,12 +24,15 @@ class Talkers:
     """So many clients in a thread of their own, each with one connection that it keeps.
 
     A client ends at its first error. Leaving the block lets every client end the stream that it
-    reads, and waits for that.
+    reads, and waits for that. Each asks for `apart` tokens less than the one before, so that not
+    all streams of a pod end at once.
     """
 
-    def __init__(self, url: str, model: str, *, clients: int, max_tokens: int) -> None:
+    def __init__(
+        self, url: str, model: str, *, clients: int, max_tokens: int, apart: int = 0
+    ) -> None:
         self._url, self._model = url, model
-        self._clients, self._max_tokens = clients, max_tokens
+        self._clients, self._max_tokens, self._apart = clients, max_tokens, apart
         self._is_enough = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self.ends: list[End] = []
@@ -62,14 +65,15 @@ class Talkers:
         ) as client:
             while not self._is_enough.is_set():
                 try:
-                    self.ends.append(await self._stream(client, f"client {number} asks:"))
+                    self.ends.append(await self._stream(client, number))
                 except Exception as error:  # also httpx's own: a stream that broke off
                     self.ends.append(End(None, error=f"{type(error).__name__}: {error}"))
                     return
 
-    async def _stream(self, client: openai.AsyncOpenAI, prompt: str) -> End:
+    async def _stream(self, client: openai.AsyncOpenAI, number: int) -> End:
         chunks = await client.completions.create(
-            model=self._model, prompt=prompt, max_tokens=self._max_tokens, stream=True,
+            model=self._model, prompt=f"client {number} asks:", stream=True,
+            max_tokens=self._max_tokens - number * self._apart,
             extra_body={"ignore_eos": True},
         )  # fmt: skip
         end = End(None)

@@ -37,7 +37,7 @@ def test_twenty_streams_outlive_a_scale_in_from_three_to_one_and_the_fullest_pod
         # Costs too: old ones stay as they are while they let the right pods go.
         return bool(used) and all(used.values()) and all(map(_cost, served.pods()))
 
-    with Talkers(served.url(), served.model(), clients=CLIENTS, max_tokens=900) as load:
+    with Talkers(served.url(), served.model(), clients=CLIENTS, max_tokens=900, apart=17) as load:
         until(all_answer, what="every pod to answer somebody", within_seconds=60)
         served.kubectl("scale", "qwen", "drained", "--replicas=1")
         until(

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Gene
 
 from qwen_engine.config import EngineConfig
 from qwen_engine.engine_stats import EngineStats
-from qwen_engine.llm_engine import LLMEngine
+from qwen_engine.llm_engine import LLMEngine, StepOutput
 from qwen_engine.model_config import ModelConfig
 from qwen_engine.sequence import SamplingParams
 
@@ -28,10 +28,10 @@ NUM_TOKENS = 64
 
 
 @cache
-def load_oracle(folder: Path) -> Any:
+def load_oracle(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     is_text = ModelConfig.from_folder(folder).traits.skipped_prefix is None
     oracle = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
-    model = oracle.from_pretrained(folder, dtype=torch.float32)
+    model = oracle.from_pretrained(folder, dtype=dtype)
     model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)  # no eos
     return model.eval()
 
@@ -77,16 +77,24 @@ def run_engine(
     config: EngineConfig, prompts: Sequence[Prompt], *, num_tokens: int = NUM_TOKENS
 ) -> tuple[list[list[int]], EngineStats]:
     """Send all prompts at once; return their ids and the engine's numbers at the end."""
-    engine = LLMEngine.from_config(config)
     params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
-    answers: dict[str, list[int]] = {}
+    outputs, stats = run_requests(config, prompts, params)
+    return [[token for o in of_one for token in o.token_ids] for of_one in outputs], stats
+
+
+def run_requests(
+    config: EngineConfig, prompts: Sequence[Prompt], params: SamplingParams
+) -> tuple[list[list[StepOutput]], EngineStats]:
+    """Send all prompts at once; return what each step said to them and the numbers at the end."""
+    engine = LLMEngine.from_config(config)
+    outputs: dict[str, list[StepOutput]] = {}
     for index, prompt in enumerate(prompts):
-        answers[str(index)] = []
+        outputs[str(index)] = []
         engine.add_request(str(index), prompt, params)
     while engine.has_unfinished():
         for output in engine.step():
-            answers[output.request_id].extend(output.token_ids)
-    return list(answers.values()), engine.stats()
+            outputs[output.request_id].append(output)
+    return list(outputs.values()), engine.stats()
 
 
 def assert_same_ids(

@@ -35,7 +35,10 @@ void attend_all(const Layer& layer, const qwen::AttentionStep& step) {
 #pragma omp for schedule(dynamic, 1) nowait
     for (long i = 0; i < num_chunks; ++i) attend_chunk<Rows, kWay>(layer, step.chunks[i], scratch);
   }
-#pragma omp for schedule(dynamic, 4) nowait
+  // Key heads that one thread takes in turn: it fetches the next one's rows on the way.
+  const long fair = num_decodes / (2L * omp_get_num_threads());
+  const long at_once = std::clamp(fair, 1L, layer.cache.kv_heads);
+#pragma omp for schedule(dynamic, at_once) nowait
   for (long i = 0; i < num_decodes; ++i) {
     if (layer.cache.size == 128) {
       attend_decode<Rows, 128>(layer, step.decodes[i]);

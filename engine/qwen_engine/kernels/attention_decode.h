@@ -14,14 +14,23 @@ namespace {
 constexpr int kDecodeTile = 256;  // tokens
 constexpr int kAhead = 8;         // tokens that are fetched before their turn
 
+template <_mm_hint kHint>
 FMA_TARGET inline void prefetch_row(const uint8_t* row, long bytes) {
   for (long i = 0; i < bytes; i += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(row) + i, _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(row) + i, kHint);
   }
 }
 
+// Fetch a token's row into the first cache, and what is needed after all these tokens into the
+// second. Rows lie too far apart for the processor to see what comes next.
+FMA_TARGET inline void fetch_rows(const uint8_t* soon, const uint8_t* later, long bytes) {
+  prefetch_row<_MM_HINT_T0>(soon, bytes);
+  prefetch_row<_MM_HINT_T1>(later, bytes);
+}
+
+// later: how many bytes behind these rows those are that the thread needs next.
 template <typename Rows, int kSize, int kHeads>
-FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head) {
+FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head, long later) {
   const Cache& cache = layer.cache;
   const long origin = layer.place(work.row, first_head);
   constexpr int kParts = kSize / 32;
@@ -46,7 +55,8 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
     find_places(cache, work, start, count, places);
     for (long token = 0; token < count; ++token) {
       const Place place = places[token];
-      prefetch_row(cache.keys + places[std::min(token + kAhead, count - 1)].row, row_bytes);
+      fetch_rows(cache.keys + places[std::min(token + kAhead, count - 1)].row,
+                 cache.keys + place.row + later, row_bytes);
       Floats dot[kHeads];
       for (int head = 0; head < kHeads; ++head) dot[head] = zeros();
       for (int part = 0; part < kParts; ++part) {
@@ -62,7 +72,7 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
       }
     }
     for (long token = 0; token < std::min<long>(kAhead, count); ++token) {
-      prefetch_row(cache.values + places[token].row, row_bytes);
+      prefetch_row<_MM_HINT_T0>(cache.values + places[token].row, row_bytes);
     }
     for (int head = 0; head < kHeads; ++head) {
       for (long token = count; token < padded; ++token) scores[head][token] = -INFINITY;
@@ -88,7 +98,8 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
     }
     for (long token = 0; token < count; ++token) {
       const Place place = places[token];
-      prefetch_row(cache.values + places[std::min(token + kAhead, count - 1)].row, row_bytes);
+      fetch_rows(cache.values + places[std::min(token + kAhead, count - 1)].row,
+                 cache.values + place.row + later, row_bytes);
       const float factor = Rows::kIsScaled ? scale_at(cache.values, place) * Rows::kFactor : 1.0f;
       for (int part = 0; part < kParts; ++part) {
         Pairs v = Rows::load(cache.values + place.row, part * 32);
@@ -123,12 +134,18 @@ FMA_TARGET void attend_one(const Layer& layer, const Work& work, long first_head
   }
 }
 
+// The work after this one is mostly the next key head of the same tokens.
 template <typename Rows, int kSize>
 void attend_decode(const Layer& layer, const Work& work) {
   const long group = layer.heads / layer.cache.kv_heads, first = work.kv_head * group;
-  long head = 0;
-  for (; head + 2 <= group; head += 2) attend_one<Rows, kSize, 2>(layer, work, first + head);
-  if (head < group) attend_one<Rows, kSize, 1>(layer, work, first + head);
+  for (long head = 0; head < group; head += 2) {
+    const long later = head + 2 < group ? 0 : layer.cache.row_bytes();
+    if (head + 2 <= group) {
+      attend_one<Rows, kSize, 2>(layer, work, first + head, later);
+    } else {
+      attend_one<Rows, kSize, 1>(layer, work, first + head, later);
+    }
+  }
 }
 
 }  // namespace

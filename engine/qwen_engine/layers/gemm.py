@@ -15,8 +15,7 @@ import bisect
 import itertools
 import logging
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, cast
@@ -27,6 +26,7 @@ from torch.nn import functional
 from qwen_engine.kernels.library import NativeLibrary
 from qwen_engine.kernels.ways import Int8Way, Kernel, can_pack, scratch_values
 from qwen_engine.layers import int8
+from qwen_engine.stopwatch import time_in_turns
 
 log = logging.getLogger(__name__)
 
@@ -214,43 +214,25 @@ Times = dict[Way, dict[int, int]]  # microseconds
 def measure_ways(
     gemm: MeasuredGemm, ways: Sequence[Way], probes: Sequence[torch.Tensor], *, in_size: int
 ) -> Times:
-    """Return the best time of each way and number of rows [rows, in_size]."""
-    seconds = SECONDS_TO_MEASURE / (NUM_WAYS * len(ROW_COUNTS))
+    """Return the best time of each way and number of rows [rows, in_size], all threads busy.
+
+    All take the next weight each time, so that none finds in a cache what another has read.
+    """
+    seconds = SECONDS_TO_MEASURE * len(ways) / (NUM_WAYS * len(ROW_COUNTS))
     times: Times = {way: {} for way in ways}
+    weights = itertools.cycle(probes)
     for count in ROW_COUNTS:
         x = torch.randn(count, in_size).to(torch.bfloat16)
-        for way in ways:
-            found = min((times[each].get(count, math.inf) for each in ways), default=math.inf)
-            work = partial(gemm.compute, way, x)
-            times[way][count] = _best(work, probes, seconds, hopeless=_HOPELESS * found / 1e6)
+        works = {way: partial(_multiply_next, gemm, way, x, weights) for way in ways}
+        for way, best in time_in_turns(works, seconds, hopeless=_HOPELESS).items():
+            times[way][count] = max(1, round(best / torch.get_num_threads() * 1e6))
     return times
 
 
-def _best(
-    work: Callable[[torch.Tensor], object],
-    probes: Sequence[torch.Tensor],
-    seconds: float,
-    *,
-    hopeless: float,
-) -> int:
-    """Return the least microseconds of one product; the first warms up.
-
-    hopeless: seconds; where the first took longer it counts, and no other is tried.
-    """
-    began = time.perf_counter()
-    work(probes[0])
-    now = time.perf_counter()
-    if now - began > hopeless:
-        return round((now - began) * 1e6)
-    best, end = math.inf, now + seconds
-    for probe in itertools.cycle(probes):
-        began = time.perf_counter()
-        work(probe)
-        now = time.perf_counter()
-        best = min(best, now - began)
-        if now >= end:
-            break
-    return max(1, round(best * 1e6))
+def _multiply_next(
+    gemm: MeasuredGemm, way: Way, x: torch.Tensor, weights: Iterator[torch.Tensor]
+) -> None:
+    gemm.compute(way, x, next(weights))
 
 
 def _choose(times: Times) -> GemmChoice:

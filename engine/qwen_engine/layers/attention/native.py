@@ -8,19 +8,21 @@ times as long on an Intel Sapphire Rapids.
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from qwen_engine.kernels.library import ATTENTION_SIZES, NativeLibrary
 from qwen_engine.kernels.ways import Kernel
 from qwen_engine.layers.attention.interface import AttentionMetadata
+from qwen_engine.stopwatch import time_in_turns
 
 log = logging.getLogger(__name__)
 
 _PROBE_TOKENS, _PROBE_BLOCK = 256, 32  # of a prompt with two heads: some ms
-_PROBES = 3
+_PROBE_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +70,22 @@ def choose_kernel(library: NativeLibrary | None, head_dim: int) -> None:
     """Have the library, if it attends at all, do so with the kernel that is fastest at prompts."""
     if library is None or head_dim not in ATTENTION_SIZES or len(library.kernels) == 1:
         return
-    times = {kernel: _measure(library, kernel, head_dim) for kernel in library.kernels}
+    probe = _probe(library, head_dim)
+    works = {kernel: partial(probe, kernel) for kernel in library.kernels}
+    times = time_in_turns(works, _PROBE_SECONDS)
     library.attention = min(times, key=times.__getitem__)
-    tried = ", ".join(f"{kernel} {us}" for kernel, us in times.items())
+    tried = ", ".join(
+        f"{kernel} {max(1, round(s / torch.get_num_threads() * 1e6))}"
+        for kernel, s in times.items()
+    )
     log.info("Attention of prompts: %s (%s µs)", library.attention, tried)
 
 
-def _measure(library: NativeLibrary, kernel: Kernel, head_dim: int) -> int:
-    """Return the least microseconds of attention of a prompt with two heads."""
-    library.attention = kernel
+def _probe(library: NativeLibrary, head_dim: int) -> Callable[[Kernel], None]:
+    """Return attention of a prompt with two heads, by the kernel that is named."""
     num_blocks = _PROBE_TOKENS // _PROBE_BLOCK
     cache = torch.rand(num_blocks, _PROBE_BLOCK, 2, head_dim).bfloat16()
+    query = torch.rand(_PROBE_TOKENS, 2, head_dim).bfloat16()
     step = NativeStep(
         library,
         tables=torch.arange(num_blocks)[None, :],
@@ -86,10 +93,9 @@ def _measure(library: NativeLibrary, kernel: Kernel, head_dim: int) -> int:
         contexts=torch.tensor([_PROBE_TOKENS]),
         block_size=_PROBE_BLOCK,
     )
-    query = torch.rand(_PROBE_TOKENS, 2, head_dim).bfloat16()
-    seconds = []
-    for _ in range(_PROBES):
-        began = time.perf_counter()
+
+    def attend(kernel: Kernel) -> None:
+        library.attention = kernel
         step.attend(query, cache, cache)
-        seconds.append(time.perf_counter() - began)
-    return max(1, round(min(seconds) * 1e6))
+
+    return attend

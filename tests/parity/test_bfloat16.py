@@ -77,9 +77,9 @@ def assert_near(folder: Path, prompts: Sequence[Prompt], **settings: Any) -> Eng
     ours = torch.tensor([[value for _, value in scored.top] for scored in chain(*answers)])
     likeliest = torch.tensor([[token for token, _ in scored.top] for scored in chain(*answers)])
     exact = score(folder, torch.float32, prompts, answers)
+    expected = exact.gather(1, likeliest)
     theirs = score(folder, torch.bfloat16, prompts, answers).gather(1, likeliest)
-    error = (ours - exact.gather(1, likeliest)).abs()
-    their_error = (theirs - exact.gather(1, likeliest)).abs()
+    error, their_error = (ours - expected).abs(), (theirs - expected).abs()
     assert error.max() <= LARGEST_ERROR
     assert error.mean() <= MOST_TIMES * their_error.mean()
     chosen = torch.tensor([[scored.token_id] for scored in chain(*answers)])

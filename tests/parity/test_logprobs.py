@@ -12,7 +12,7 @@ import torch
 from qwen_engine.llm_engine import EngineStats, LLMEngine
 from qwen_engine.sequence import SamplingParams, TokenLogprobs
 from tests.models.tiny import build_tiny
-from tests.parity.greedy import Prompt, engine_config, load_oracle, make_prompts
+from tests.parity.greedy import Prompt, engine_config, load_oracle, make_prompts, run_requests
 
 NUM_NEW = 40
 
@@ -26,20 +26,18 @@ def score(
     folder: Path, prompts: Sequence[Prompt], **settings: Any
 ) -> tuple[list[tuple[list[int], list[TokenLogprobs]]], EngineStats]:
     """Return each sequence's tokens with what the engine says of all but the first."""
-    engine = LLMEngine.from_config(engine_config(folder, **settings))
     params = SamplingParams(
         max_tokens=NUM_NEW, temperature=0.0, ignore_eos=True, logprobs=2, prompt_logprobs=2
     )
-    found: dict[str, tuple[list[int], list[TokenLogprobs]]] = {}
-    for index, prompt in enumerate(prompts):
-        found[str(index)] = (list(prompt), [])
-        engine.add_request(str(index), prompt, params)
-    while engine.has_unfinished():
-        for output in engine.step():
-            tokens, logprobs = found[output.request_id]
+    outputs, stats = run_requests(engine_config(folder, **settings), prompts, params)
+    found: list[tuple[list[int], list[TokenLogprobs]]] = []
+    for prompt, of_one in zip(prompts, outputs, strict=True):
+        tokens, logprobs = list(prompt), []
+        for output in of_one:
             tokens.extend(output.token_ids)
             logprobs.extend((*output.prompt_logprobs, *output.logprobs))
-    return list(found.values()), engine.stats()
+        found.append((tokens, logprobs))
+    return found, stats
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ class NativeLibrary:
                 self.function(name, kinds)
             self._library.qwen_room.argtypes = [ctypes.c_void_p]
             self._library.qwen_room.restype = ctypes.c_long
+            self._library.qwen_team_seconds.argtypes = [ctypes.c_int]
+            self._library.qwen_team_seconds.restype = ctypes.c_double
 
     def function(self, name: str, kinds: str) -> Callable[..., None]:
         """Return one of the library's functions; `kinds` are its arguments', as in `_C_TYPES`."""
@@ -68,6 +70,10 @@ class NativeLibrary:
                 if library.kernels:
                     return library
         return None
+
+    def processor_seconds(self) -> float:
+        """Return what all threads that work for this one, and torch's, have had so far."""
+        return float(self._library.qwen_team_seconds(torch.get_num_threads()))
 
     def pack(self, weight: torch.Tensor) -> None:
         """Bring bfloat16 [out, in] into the kernels' layout, in place."""

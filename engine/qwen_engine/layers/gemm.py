@@ -15,7 +15,7 @@ import bisect
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, cast
@@ -135,6 +135,11 @@ class MeasuredGemm:
             way = self._ways[key] = self.choice.way(key[0], may_copy=key[1])
         return self.compute(way, x, weight, bias)
 
+    @property
+    def processor_seconds(self) -> Callable[[], float] | None:
+        """What tells the processor time of the threads that compute, if anything does."""
+        return None if self._library is None else self._library.processor_seconds
+
     def native_way(self, num_rows: int) -> Kernel | Int8Way | None:
         """Return the way for this many rows if it is one of the C++ kernels'."""
         way = self.choice.way(num_rows, may_copy=True)
@@ -224,8 +229,15 @@ def measure_ways(
     for count in ROW_COUNTS:
         x = torch.randn(count, in_size).to(torch.bfloat16)
         works = {way: partial(_multiply_next, gemm, way, x, weights) for way in ways}
-        for way, best in time_in_turns(works, seconds, hopeless=_HOPELESS).items():
-            times[way][count] = max(1, round(best / torch.get_num_threads() * 1e6))
+        found = time_in_turns(
+            works,
+            seconds,
+            num_threads=torch.get_num_threads(),
+            processor_seconds=gemm.processor_seconds,
+            hopeless=_HOPELESS,
+        )
+        for way, microseconds in found.items():
+            times[way][count] = microseconds
     return times
 
 

@@ -72,10 +72,12 @@ def choose_kernel(library: NativeLibrary | None, head_dim: int) -> None:
         return
     probe = _probe(library, head_dim)
     works = {kernel: partial(probe, kernel) for kernel in library.kernels}
-    times = {
-        kernel: max(1, round(seconds / torch.get_num_threads() * 1e6))
-        for kernel, seconds in time_in_turns(works, _PROBE_SECONDS).items()
-    }
+    times = time_in_turns(
+        works,
+        _PROBE_SECONDS,
+        num_threads=torch.get_num_threads(),
+        processor_seconds=library.processor_seconds,
+    )
     library.attention = min(times, key=times.__getitem__)
     tried = ", ".join(f"{kernel} {us}" for kernel, us in times.items())
     log.info("Attention of prompts: %s (%s µs)", library.attention, tried)

@@ -61,10 +61,12 @@ void qwen_largest(const uint16_t* x, long rows, long size, int64_t* places, int 
 // x += delta unless that is null; out = x / rms(x) · weight. Rows of `size`, a multiple of 16.
 void qwen_norm(uint16_t* x, const uint16_t* delta, const uint16_t* weight, uint16_t* out,
                long rows, long size, float eps, int num_threads) {
+  const auto add_some = has_dot() ? add_row<true> : add_row<false>;
+  const auto norm_some = has_dot() ? norm_row<true> : norm_row<false>;
 #pragma omp parallel for schedule(static) num_threads(threads_for(rows * size, num_threads))
   for (long row = 0; row < rows; ++row) {
-    if (delta != nullptr) add_row(delta + row * size, size, x + row * size);
-    norm_row(x + row * size, weight, size, eps, out + row * size);
+    if (delta != nullptr) add_some(delta + row * size, size, x + row * size);
+    norm_some(x + row * size, weight, size, eps, out + row * size);
   }
 }
 
@@ -85,11 +87,13 @@ void qwen_heads(const uint16_t* qkv, const uint16_t* q_norm, const uint16_t* k_n
   const Cache cache{keys, values, kv_heads, block_size, size, format};
   const Heads of{q_norm, k_norm, heads, kv_heads, size, eps};
   const long width = (heads + 2 * kv_heads) * size;
+  const auto turn = has_dot() ? turn_queries<true> : turn_queries<false>;
+  const auto keep_some = has_dot() ? keep<true> : keep<false>;
 #pragma omp parallel for schedule(static) num_threads(threads_for(rows * width, num_threads))
   for (long row = 0; row < rows; ++row) {
     const uint16_t *c = cos + row * size, *s = sin + row * size;
-    turn_queries(of, qkv + row * width, c, s, query + row * heads * size);
-    keep(of, cache, qkv + row * width, c, s, slots[row]);
+    turn(of, qkv + row * width, c, s, query + row * heads * size);
+    keep_some(of, cache, qkv + row * width, c, s, slots[row]);
   }
 }
 

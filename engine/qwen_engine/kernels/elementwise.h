@@ -1,4 +1,5 @@
-// Rows between the products of a layer: bfloat16 in and out, float32 between.
+// Rows between the products of a layer: bfloat16 in and out, float32 between. kDot: as
+// `store_rounded` has it.
 
 #pragma once
 
@@ -19,32 +20,32 @@ FMA_TARGET inline float norm_scale(const uint16_t* x, long size, float eps) {
   return 1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(size) + eps);
 }
 
-FMA_TARGET inline void norm_row(const uint16_t* x, const uint16_t* weight, long size, float eps,
-                         uint16_t* out) {
+template <bool kDot>
+DOT_TARGET inline void norm_row(const uint16_t* x, const uint16_t* weight, long size, float eps,
+                                uint16_t* out) {
   const Floats scale = splat(norm_scale(x, size, eps));
   for (long i = 0; i < size; i += 16) {
-    store16(out + i, mul(mul(load16(x + i), scale), load16(weight + i)));
+    store_rounded<kDot>(out + i, mul(mul(load16(x + i), scale), load16(weight + i)));
   }
 }
 
-FMA_TARGET inline void add_row(const uint16_t* delta, long size, uint16_t* x) {
+template <bool kDot>
+DOT_TARGET inline void add_row(const uint16_t* delta, long size, uint16_t* x) {
   for (long i = 0; i < size; i += 16) {
-    store16(x + i, add(load16(x + i), load16(delta + i)));
+    store_rounded<kDot>(x + i, add(load16(x + i), load16(delta + i)));
   }
 }
 
 FMA_TARGET inline void gate_row(const uint16_t* gate, const uint16_t* up, long size, uint16_t* out) {
-  const Floats one = splat(1.0f);
   for (long i = 0; i < size; i += 16) {
-    Floats value = load16(gate + i);
-    Floats below = add(one, exp16(sub(zeros(), value)));
-    store16(out + i, mul(div(value, below), load16(up + i)));
+    store16(out + i, mul(silu(load16(gate + i)), load16(up + i)));
   }
 }
 
 // One head: normalise unless weight is null, rotate its halves, store.
-FMA_TARGET inline void turn_head(const uint16_t* x, const uint16_t* weight, const uint16_t* cos,
-                          const uint16_t* sin, long size, float eps, uint16_t* out) {
+template <bool kDot>
+DOT_TARGET inline void turn_head(const uint16_t* x, const uint16_t* weight, const uint16_t* cos,
+                                 const uint16_t* sin, long size, float eps, uint16_t* out) {
   const long half = size / 2;
   const Floats scale = splat(weight == nullptr ? 1.0f : norm_scale(x, size, eps));
   for (long i = 0; i < half; i += 16) {
@@ -56,8 +57,8 @@ FMA_TARGET inline void turn_head(const uint16_t* x, const uint16_t* weight, cons
     }
     Floats low = fnmadd(second, load16(sin + i), mul(first, load16(cos + i)));
     Floats high = fmadd(first, load16(sin + half + i), mul(second, load16(cos + half + i)));
-    store16(out + i, low);
-    store16(out + half + i, high);
+    store_rounded<kDot>(out + i, low);
+    store_rounded<kDot>(out + half + i, high);
   }
 }
 
@@ -78,21 +79,24 @@ struct Heads {
 };
 
 // The queries of a row of qkv: normalised and turned.
+template <bool kDot>
 inline void turn_queries(const Heads& of, const uint16_t* qkv, const uint16_t* cos,
                          const uint16_t* sin, uint16_t* query) {
   for (long head = 0; head < of.heads; ++head) {
-    turn_head(qkv + head * of.size, of.q_norm, cos, sin, of.size, of.eps, query + head * of.size);
+    const long first = head * of.size;
+    turn_head<kDot>(qkv + first, of.q_norm, cos, sin, of.size, of.eps, query + first);
   }
 }
 
 // The keys of a row, normalised and turned, and its values go to their slot.
+template <bool kDot>
 inline void keep(const Heads& of, const Cache& cache, const uint16_t* qkv, const uint16_t* cos,
                  const uint16_t* sin, long slot) {
   const uint16_t *keys = qkv + of.heads * of.size, *values = keys + of.kv_heads * of.size;
   uint16_t key[kMostHeadSize];
   for (long head = 0; head < of.kv_heads; ++head) {
     const Place place = place_of(cache, slot / cache.block_size, slot % cache.block_size, head);
-    turn_head(keys + head * of.size, of.k_norm, cos, sin, of.size, of.eps, key);
+    turn_head<kDot>(keys + head * of.size, of.k_norm, cos, sin, of.size, of.eps, key);
     store_head(cache, key, cache.keys, place);
     store_head(cache, values + head * of.size, cache.values, place);
   }

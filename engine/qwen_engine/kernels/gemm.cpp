@@ -22,7 +22,7 @@ void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y
   const Weight& weight = *work.weight;
   const long width = packed_width(weight.in, work.way), size = kPanel * weight.in;
   const uint16_t* values = static_cast<const uint16_t*>(weight.values);
-  const long origin = work.blocks->start(work.begin), count = work.end - work.begin;
+  const long origin = work.first_row(), count = work.end - work.begin;
   for (long block = work.begin; block < work.end; ++block) {
     const long first = work.blocks->start(block);
     Output output{y + (first - origin) * stride, stride,
@@ -31,6 +31,31 @@ void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y
                 block - work.begin, count, work.way != kFma);
     multiply_block(work, work.blocks->size(block), work.packed + first * width,
                    values + panel * size, output);
+  }
+}
+
+void multiply_gated_dot(const PanelWork& work, long panel, long next, float* gated) {
+  const Weight& weight = *work.weight;
+  const long width = packed_width(weight.in, kDot), size = kPanel * weight.in;
+  const long num_panels = weight.out / kPanel / 2, count = work.end - work.begin;
+  const uint16_t* values = static_cast<const uint16_t*>(weight.values);
+  for (long block = work.begin; block < work.end; ++block) {
+    const long first = work.blocks->start(block);
+    const int rows = work.blocks->size(block);
+    uint16_t both[kRowsAtOnce * kPanel];
+    for (long column = 0; column < kPanel; column += 16) {
+      const long begin = panel * kPanel + column;
+      Output output{both + column, kPanel, weight.bias == nullptr ? nullptr : weight.bias + begin,
+                    nullptr};
+      output.far = num_panels * size;
+      output.far_column = num_panels * kPanel;
+      output.is_gated = true;
+      const uint16_t *w = values + panel * size + 2 * column,
+                     *after = values + (column == 0 ? next : num_panels + next) * size;
+      fetch_ahead(output, w, after, weight.in, 4 * kPanel, block - work.begin, count, false);
+      kDots[rows](work.packed + first * width, w, weight.in, output);
+    }
+    pack_block(both, kPanel, rows, kPanel, kDot, columns_of_block(work, block, panel, gated));
   }
 }
 
@@ -84,7 +109,7 @@ void qwen_linear(const uint16_t* x, long x_stride, const void* w, const uint16_t
   {
     qwen::Turn turn(counter);
     qwen::pack(x, x_stride, rows, in, chosen, scratch);
-    qwen::multiply(scratch, rows, weight, chosen, false, y, out, turn);
+    qwen::multiply(scratch, rows, weight, chosen, y, out, turn);
   }
 }
 

@@ -122,13 +122,14 @@ struct Panel {
 
 namespace qwen {
 
-void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, long stride) {
+void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* room, uint16_t* y,
+                   long stride) {
   const Weight& weight = *work.weight;
   const int8_t* all = static_cast<const int8_t*>(weight.values);
   const Panel one(all, weight.in, panel), following(all, weight.in, next);
   const Int8Kernel* direct = is_dot(work.way) ? kDotInt8 : kFmaInt8;
-  if (is_widened(work.way)) widen_panel(one.values, weight.in, nullptr, work.room);
-  const long origin = work.blocks->start(work.begin), count = work.end - work.begin;
+  if (is_widened(work.way)) widen_panel(one.values, weight.in, nullptr, room);
+  const long origin = work.first_row(), count = work.end - work.begin;
   for (long block = work.begin; block < work.end; ++block) {
     const long first = work.blocks->start(block);
     const float* rows = work.packed + first * packed_width(weight.in, work.way);
@@ -137,7 +138,7 @@ void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, lo
     fetch_ahead(output, one.values, following.values, weight.in, 2 * kPanel, block - work.begin,
                 count, work.way == kInt8Dot);
     if (is_widened(work.way)) {
-      multiply_block(work, work.blocks->size(block), rows, work.room, output);
+      multiply_block(work, work.blocks->size(block), rows, room, output);
     } else {
       direct[work.blocks->size(block)](rows, one.values, weight.in, output);
     }

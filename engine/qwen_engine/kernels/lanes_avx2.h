@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#define FMA_TARGET __attribute__((target("avx2,fma,f16c")))
+#define FMA_TARGET __attribute__((target("avx2,fma,f16c,prfchw")))
 #define DOT_TARGET FMA_TARGET
 #define LANES FMA_TARGET inline
 
@@ -143,6 +143,8 @@ LANES Shorts narrow(Words x) {  // the lower halves
   x = and_words(x, splat_word(0xffff));
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(x.low, x.high), 0xd8);
 }
+LANES Shorts first_shorts(Words x) { return x.low; }  // of 32
+LANES Shorts last_shorts(Words x) { return x.high; }
 LANES Bytes narrow_to_bytes(Words x) {
   const Shorts shorts = narrow(and_words(x, splat_word(0xff)));
   return _mm_packus_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256(shorts, 1));

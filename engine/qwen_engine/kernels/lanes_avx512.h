@@ -6,8 +6,9 @@
 
 #include <cstdint>
 
-#define FMA_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
-#define DOT_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
+#define FMA_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prfchw")))
+#define DOT_TARGET \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,prfchw")))
 #define LANES FMA_TARGET inline
 
 namespace {
@@ -67,6 +68,8 @@ LANES Words widen(Shorts x) { return _mm512_cvtepu16_epi32(x); }
 LANES Words widen_bytes(Bytes x) { return _mm512_cvtepi8_epi32(x); }  // with their sign
 LANES Floats widen_halves(Shorts x) { return _mm512_cvtph_ps(x); }    // float16
 LANES Shorts narrow(Words x) { return _mm512_cvtepi32_epi16(x); }     // the lower halves
+LANES Shorts first_shorts(Words x) { return _mm512_castsi512_si256(x); }  // of 32
+LANES Shorts last_shorts(Words x) { return _mm512_extracti64x4_epi64(x, 1); }
 LANES Bytes narrow_to_bytes(Words x) { return _mm512_cvtepi32_epi8(x); }
 LANES Floats to_floats(Words x) { return _mm512_cvtepi32_ps(x); }
 LANES Words to_words(Floats x) { return _mm512_cvtps_epi32(x); }  // rounded to even

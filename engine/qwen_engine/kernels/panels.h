@@ -24,6 +24,10 @@ struct Output {
   const float* scale;    // of the panel, or null: what each column's sum is multiplied by
   const char* ahead = nullptr;  // what is needed later, or null: fetched on the way,
   long ahead_step = 0;          // so many bytes of it with each pair of k
+  // Where the second 16 columns lie behind the first, in w and in the bias. Gated: the first are
+  // gate's, the second up's, and y has 16 columns.
+  long far = kPanel, far_column = 16;
+  bool is_gated = false;
 };
 
 // What comes from memory while a block of rows is computed. pair_bytes: what a pair of k takes of a
@@ -58,7 +62,11 @@ LANES void store_columns(const Output& out, long row, long column, Floats sums) 
 }
 
 DOT_TARGET inline void store_dot_row(const Output& out, long row, Floats low, Floats high) {
-  store_words(out.y + row * out.stride, to_pairs(finish(out, 0, low), finish(out, 16, high)));
+  uint16_t* target = out.y + row * out.stride;
+  const Words both = to_pairs(finish(out, 0, low), finish(out, out.far_column, high));
+  if (!out.is_gated) return store_words(target, both);
+  const Floats gate = to_wide(first_shorts(both)), up = to_wide(last_shorts(both));
+  store_rounded<true>(target, mul(silu(gate), up));
 }
 
 inline void prefetch_pair(const char* ahead) {
@@ -127,7 +135,7 @@ DOT_TARGET void dot_panel(const float* pairs, const uint16_t* w, long in, const 
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows, ahead += out.ahead_step) {
     prefetch_pair(ahead);
-    const Words low = load_words(w), high = load_words(w + kPanel);
+    const Words low = load_words(w), high = load_words(w + out.far);
     for (int row = 0; row < kRows; ++row) {
       const Words value = splat_word(x[row]);
       sums[row][0] = dot(sums[row][0], value, low);

@@ -9,6 +9,7 @@
 
 #include "elementwise.h"
 #include "panels.h"
+#include "pieces.h"
 
 #ifdef QWEN_X86
 
@@ -26,6 +27,10 @@ FMA_TARGET void turn_rows(const uint16_t* x, long stride, int rows, long in, flo
     for (int row = 0; row < 16; ++row) {
       lanes[row] = load_words(x + std::min(row, rows - 1) * stride + 2 * pair);
     }
+    // Lines that other cores have read: to have them for writing takes as long as a miss.
+    constexpr long kAhead = 4 * 16, kSize = kWide ? 2 : 1;  // pairs; what one is packed in
+    const float* ahead = packed + kSize * (pair + kAhead) * rows;
+    for (long i = 0; i < kSize * 16 * rows; i += 16) __builtin_prefetch(ahead + i, 1);
     transpose(lanes);
     for (int i = 0; i < 16; ++i) {
       if constexpr (kWide) {
@@ -75,37 +80,13 @@ uint16_t* room_for(long size) {
   return room.data();
 }
 
-// A product's panels in pieces: large ones first, so that threads seldom write side by side, and
-// small ones at last, so that none waits long for another. Panel by panel in turns, two Zen 5 cores
-// took 16 rows through all layers in 98 ms, in pieces in 34.
-class Pieces {
- public:
-  explicit Pieces(long num_panels) : num_panels_(num_panels), share_(3 * omp_get_num_threads()) {
-    for (long panel = 0; panel < num_panels; panel += size(panel)) ++count_;
-  }
+// What a product takes of room_for: a panel, for widened ways.
+long room_values(const Weight& weight, Way way) { return is_widened(way) ? kPanel * weight.in : 0; }
 
-  long count() const { return count_; }
-
-  // The first panel of a piece; of the one after the last: all panels.
-  long start(long piece) const {
-    long panel = 0;
-    while (piece-- > 0) panel += size(panel);
-    return panel;
-  }
-
- private:
-  // Two panels at least: processors fetch lines by twos, also those that another has written.
-  long size(long panel) const {
-    const long left = num_panels_ - panel;
-    return std::min(left, std::max(2L, left / share_ * 2));
-  }
-
-  long num_panels_, share_, count_ = 0;
-};
-
-void multiply_panel(const PanelWork& work, long panel, long next, uint16_t* y, long stride) {
+void multiply_panel(const PanelWork& work, long panel, long next, uint16_t* room, uint16_t* y,
+                    long stride) {
   if (is_int8(work.way)) {
-    multiply_int8(work, panel, next, y, stride);
+    multiply_int8(work, panel, next, room, y, stride);
   } else {
     multiply_bfloat16(work, panel, next, y, stride);
   }
@@ -145,43 +126,91 @@ void pack(const uint16_t* x, long stride, long rows, long in, Way way, float* pa
   }
 }
 
-void multiply(const float* packed, long rows, const Weight& weight, Way way, bool is_gated,
-              uint16_t* y, long stride, Turn& turn) {
+float* columns_of_block(const PanelWork& work, long block, long panel, float* gated) {
+  const long first = work.blocks->start(block), columns = packed_width(kPanel, work.way);
+  return gated + first * packed_width(work.weight->out / 2, work.way) +
+         panel * columns * work.blocks->size(block);
+}
+
+namespace {
+
+// Share a product out; `compute` does a panel of a piece, and is told which one comes next.
+template <typename Compute>
+void share_out(const float* packed, long rows, const Weight& weight, Way way, long num_panels,
+               Turn& turn, const Compute& compute) {
   const Blocks blocks(rows, way);
   const long row_bytes = packed_width(weight.in, way) * 4;
   // Blocks of x that stay in the second cache, beside a panel and the one that comes after it.
   const long per_chunk = l2_bytes() * 3 / 8 / (row_bytes * blocks.most) + 1;
-  const long num_chunks = (blocks.count + per_chunk - 1) / per_chunk;
-  const long num_panels = weight.out / kPanel / (is_gated ? 2 : 1);
-  const long chunk_rows = std::min<long>(rows, per_chunk * blocks.most);
-  const long wide = is_widened(way) ? kPanel * weight.in : 0;
-  uint16_t* room = room_for(wide + (is_gated ? chunk_rows * 2 * kPanel : 0));
-  uint16_t* both = room + wide;
-  const Pieces pieces(num_panels);
+  const Pieces pieces(num_panels, blocks.count, per_chunk, !is_widened(way));
   const Tiles tiles(is_tile(way));
-  const long num_pieces = num_chunks * pieces.count();
-  for (long piece; (piece = turn.take(num_pieces)) >= 0;) {
-    const long chunk = piece / pieces.count(), part = piece % pieces.count();
-    const long begin = chunk * per_chunk, end = std::min(begin + per_chunk, blocks.count);
-    const long first = blocks.start(begin), some = blocks.start(end) - first;
-    const PanelWork work{packed, &weight, way, &blocks, begin, end, room};
-    const long last = pieces.start(part + 1) - 1;
-    const long after = pieces.start(std::min(turn.next(), num_pieces - 1) % pieces.count());
-    for (long panel = pieces.start(part); panel <= last; ++panel) {
-      const long next = panel < last ? panel + 1 : after;
-      uint16_t* target = y + first * stride + panel * kPanel;
-      if (!is_gated) {
-        multiply_panel(work, panel, next, target, stride);
-        continue;
-      }
-      multiply_panel(work, panel, num_panels + panel, both, 2 * kPanel);
-      multiply_panel(work, num_panels + panel, next, both + kPanel, 2 * kPanel);
-      for (long row = 0; row < some; ++row) {
-        const uint16_t* gate = both + row * 2 * kPanel;
-        gate_row(gate, gate + kPanel, kPanel, target + row * stride);
-      }
+  const long last = pieces.count() - 1;
+  for (long index; (index = turn.take(last + 1)) >= 0;) {
+    const Piece& piece = pieces[index];
+    const long after = pieces[std::min(turn.next(), last)].panel;
+    const PanelWork work{packed, &weight, way, &blocks, piece.block, piece.blocks_end};
+    for (long panel = piece.panel; panel < piece.panels_end; ++panel) {
+      compute(work, panel, panel + 1 < piece.panels_end ? panel + 1 : after);
     }
   }
+}
+
+// Some rows of silu(gate) · up, the two side by side in `both`, over what was gate.
+void gate_rows(long rows, uint16_t* both) {
+  for (uint16_t* gate = both; gate < both + rows * 2 * kPanel; gate += 2 * kPanel) {
+    gate_row(gate, gate + kPanel, kPanel, gate);
+  }
+}
+
+// A panel's columns go where the next product takes them from. x: [rows][2 · kPanel], of which the
+// first half.
+void pack_columns(const uint16_t* x, const PanelWork& work, long panel, float* gated) {
+  if (is_tile(work.way)) {
+    const long width = 2 * packed_width(work.weight->out / 2, work.way);
+    uint16_t* to = reinterpret_cast<uint16_t*>(gated) + work.first_row() * width + panel * kPanel;
+    for (long row = 0; row < work.num_rows(); ++row) {
+      std::memcpy(to + row * width, x + row * 2 * kPanel, 2 * kPanel);
+    }
+    return;
+  }
+  for (long block = work.begin; block < work.end; ++block) {
+    const int rows = work.blocks->size(block);
+    float* target = columns_of_block(work, block, panel, gated);
+    pack_block(x, 2 * kPanel, rows, kPanel, work.way, target);
+    x += rows * 2 * kPanel;
+  }
+}
+
+}  // namespace
+
+void multiply(const float* packed, long rows, const Weight& weight, Way way, uint16_t* y,
+              long stride, Turn& turn) {
+  uint16_t* room = room_for(room_values(weight, way));
+  share_out(packed, rows, weight, way, weight.out / kPanel, turn,
+            [&](const PanelWork& work, long panel, long next) {
+              uint16_t* target = y + work.first_row() * stride + panel * kPanel;
+              multiply_panel(work, panel, next, room, target, stride);
+            });
+}
+
+void multiply_gated(const float* packed, long rows, const Weight& weight, Way way, float* gated,
+                    Turn& turn) {
+  const long wide = room_values(weight, way), num_panels = weight.out / kPanel / 2;
+  uint16_t *room = room_for(wide + rows * 2 * kPanel), *both = room + wide;
+  if (way == kDot && Blocks(rows, way).count > 1) {  // one block would read halves of lines
+    share_out(packed, rows, weight, way, num_panels, turn,
+              [&](const PanelWork& work, long panel, long next) {
+                multiply_gated_dot(work, panel, next, gated);
+              });
+    return;
+  }
+  share_out(packed, rows, weight, way, num_panels, turn,
+            [&](const PanelWork& work, long panel, long next) {
+              multiply_panel(work, panel, num_panels + panel, room, both, 2 * kPanel);
+              multiply_panel(work, num_panels + panel, next, room, both + kPanel, 2 * kPanel);
+              gate_rows(work.num_rows(), both);
+              pack_columns(both, work, panel, gated);
+            });
 }
 
 }  // namespace qwen

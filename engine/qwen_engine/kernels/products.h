@@ -91,22 +91,39 @@ class Turn {
 };
 
 // y[row * stride + column] = x · Wᵀ + bias. Threads return when no work is left to begin: a barrier
-// must follow. With is_gated the weight has gate's rows, then up's, and y is silu(gate) · up, each
-// rounded to bfloat16 as if it had been stored; y has half the columns.
-void multiply(const float* packed, long rows, const Weight& weight, Way way, bool is_gated,
-              uint16_t* y, long stride, Turn& turn);
+// must follow.
+void multiply(const float* packed, long rows, const Weight& weight, Way way, uint16_t* y,
+              long stride, Turn& turn);
 
-// A panel's part: rows of the blocks `begin` to `end`; y is that of the first of them.
+// The same with a weight of gate's rows, then up's: silu(gate) · up, each rounded to bfloat16 as if
+// it had been stored, is packed for a product the same way. Not in packed's place.
+void multiply_gated(const float* packed, long rows, const Weight& weight, Way way, float* gated,
+                    Turn& turn);
+
+// A panel's part: rows of the blocks `begin` to `end`.
 struct PanelWork {
   const float* packed;
   const Weight* weight;
   Way way;
   const Blocks* blocks;
   long begin, end;
-  uint16_t* room;  // [kPanel · in], only for widened ways
+
+  long first_row() const { return blocks->start(begin); }
+  long num_rows() const { return blocks->start(end) - first_row(); }
 };
+
+// Where a panel's columns of a block go, in the rows [out / 2] that are packed for the next product.
+float* columns_of_block(const PanelWork& work, long block, long panel, float* gated);
+
+// y: of the work's first row and the panel's first column.
 void multiply_bfloat16(const PanelWork& work, long panel, long next, uint16_t* y, long stride);
-void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* y, long stride);
+
+// The same panel of gate and of up, for kDot: 16 columns of each at once, gated when summed.
+void multiply_gated_dot(const PanelWork& work, long panel, long next, float* gated);
+
+// room: [kPanel · in], only for widened ways.
+void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* room, uint16_t* y,
+                   long stride);
 
 }  // namespace qwen
 

@@ -55,12 +55,14 @@ struct Step {
 // What layers hand on within a step, one after another in Step::room.
 struct Room {
   float* packed;
-  uint16_t *delta, *query, *qkv, *inner;  // attention's output takes its queries' place
+  uint16_t *delta, *query, *qkv;  // attention's output takes its queries' place
+  float* inner;                   // packed, in qkv's place: never needed at once
   Room(const Shape& shape, const Step& step) {
     packed = reinterpret_cast<float*>(step.room);
     delta = step.room + 2 * step.rows * shape.widest();
     query = delta + step.rows * stride_of(shape.hidden);
-    qkv = inner = query + step.rows * stride_of(shape.query());  // never needed at once
+    qkv = query + step.rows * stride_of(shape.query());
+    inner = reinterpret_cast<float*>(qkv);
   }
 };
 
@@ -85,7 +87,9 @@ class Narrowed {
   std::vector<int64_t> contexts_, tables_, starts_;
 };
 
-// One thread's view of the work; all threads of the team call the same functions in turn.
+// One thread's view of the work; all threads of the team call the same functions in turn. kDot: of
+// elementwise.h.
+template <bool kDot>
 class Member {
  public:
   Member(const Shape& shape, const Step& step, qwen::Counter& counter)
@@ -94,7 +98,7 @@ class Member {
 
   void run_layer(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
     norm(layer.attention_norm, index > 0, index - 1);
-    multiply(room_.packed, layer.qkv, false, room_.qkv, stride_of(shape_.qkv()));
+    multiply(room_.packed, layer.qkv, room_.qkv, stride_of(shape_.qkv()));
     turn(layer, true, true);
     finish_layer(layer, attention);
   }
@@ -102,13 +106,13 @@ class Member {
   // The last layer: keys and values of all rows, the rest of the wanted ones.
   void run_narrowing(const LayerParts& layer, const qwen::AttentionStep& attention, long index) {
     norm(layer.attention_norm, index > 0, index - 1);
-    multiply(room_.packed, rows_of(layer.qkv, shape_.query(), shape_.qkv()), false,
+    multiply(room_.packed, rows_of(layer.qkv, shape_.query(), shape_.qkv()),
              room_.qkv + shape_.query(), stride_of(shape_.qkv()));
     turn(layer, false, true);
     narrow();
     if (rows_ == 0) return;
     norm(layer.attention_norm, false, -1);
-    multiply(room_.packed, rows_of(layer.qkv, 0, shape_.query()), false, room_.qkv,
+    multiply(room_.packed, rows_of(layer.qkv, 0, shape_.query()), room_.qkv,
              stride_of(shape_.qkv()));
     turn(layer, true, false);
     finish_layer(layer, attention);
@@ -129,9 +133,10 @@ class Member {
   // Add delta to a row and, where it is tapped and there is such a tap, that.
   void add(long row, long tap) {
     const long size = shape_.hidden;
-    add_row(room_.delta + row * stride_of(size), size, hidden(row));
+    add_row<kDot>(room_.delta + row * stride_of(size), size, hidden(row));
     const long place = tap >= 0 && tap < step_.num_taps ? step_.tapped[token(row)] : -1;
-    if (place >= 0) add_row(step_.taps + place * step_.tap_stride + tap * size, size, hidden(row));
+    if (place < 0) return;
+    add_row<kDot>(step_.taps + place * step_.tap_stride + tap * size, size, hidden(row));
   }
 
   Cache cache(const LayerParts& layer) const {
@@ -146,9 +151,8 @@ class Member {
     return {values, weight.bias == nullptr ? nullptr : weight.bias + begin, end - begin, weight.in};
   }
 
-  void multiply(const float* packed, const Weight& weight, bool is_gated, uint16_t* y,
-                long stride) {
-    qwen::multiply(packed, rows_, weight, way_, is_gated, y, stride, turn_);
+  void multiply(const float* packed, const Weight& weight, uint16_t* y, long stride) {
+    qwen::multiply(packed, rows_, weight, way_, y, stride, turn_);
 #pragma omp barrier
   }
 
@@ -171,8 +175,8 @@ class Member {
           is_tile(way_) ? reinterpret_cast<uint16_t*>(target) : normed_.data();
       for (int row = 0; row < blocks.size(block); ++row) {
         if (has_delta) add(first + row, tap);
-        norm_row(hidden(first + row), weight, size, static_cast<float>(shape_.eps),
-                 normed + row * size);
+        norm_row<kDot>(hidden(first + row), weight, size, static_cast<float>(shape_.eps),
+                       normed + row * size);
       }
       if (is_tile(way_)) continue;
       qwen::pack_block(normed, size, blocks.size(block), size, way_, target);
@@ -188,8 +192,8 @@ class Member {
       const uint16_t* sin = step_.sin + token(row) * shape_.head_size;
       const uint16_t* qkv = room_.qkv + row * stride_of(shape_.qkv());
       uint16_t* query = room_.query + row * stride_of(shape_.query());
-      if (has_queries) turn_queries(heads, qkv, cos, sin, query);
-      if (has_keys) keep(heads, cache(layer), qkv, cos, sin, step_.slots[token(row)]);
+      if (has_queries) turn_queries<kDot>(heads, qkv, cos, sin, query);
+      if (has_keys) keep<kDot>(heads, cache(layer), qkv, cos, sin, step_.slots[token(row)]);
     }
   }
 
@@ -205,15 +209,15 @@ class Member {
 
   // From attention on; leaves what is to be added in room_.delta.
   void finish_layer(const LayerParts& layer, const qwen::AttentionStep& attention) {
-    const long query = stride_of(shape_.query()), inner = stride_of(shape_.inner);
+    const long query = stride_of(shape_.query());
     qwen::attend(cache(layer), attention, room_.query, room_.query, query);
 #pragma omp barrier
-    multiply(packed(room_.query, shape_.query()), layer.output, false, room_.delta,
+    multiply(packed(room_.query, shape_.query()), layer.output, room_.delta,
              stride_of(shape_.hidden));
     norm(layer.feed_forward_norm, true, -1);
-    multiply(room_.packed, layer.gate_up, true, room_.inner, inner);
-    multiply(packed(room_.inner, shape_.inner), layer.down, false, room_.delta,
-             stride_of(shape_.hidden));
+    qwen::multiply_gated(room_.packed, rows_, layer.gate_up, way_, room_.inner, turn_);
+#pragma omp barrier
+    multiply(room_.inner, layer.down, room_.delta, stride_of(shape_.hidden));
   }
 
   const Shape& shape_;
@@ -226,6 +230,30 @@ class Member {
   qwen::Turn turn_;
 };
 
+struct Layers {
+  const LayerParts* parts;
+  long count;
+  qwen::AttentionStep all, last;  // last: of the wanted rows, where the last layer narrows
+  bool is_narrowed;
+};
+
+template <bool kDot>
+void run_layers(const Shape& shape, const Step& step, const Layers& layers, int num_threads) {
+  qwen::Counter counter{0};
+#pragma omp parallel num_threads(num_threads)
+  {
+    Member<kDot> member(shape, step, counter);
+    for (long index = 0; index < layers.count; ++index) {
+      if (layers.is_narrowed && index + 1 == layers.count) {
+        member.run_narrowing(layers.parts[index], layers.last, index);
+      } else {
+        member.run_layer(layers.parts[index], layers.all, index);
+      }
+    }
+    member.finish(layers.count - 1);
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -233,7 +261,7 @@ extern "C" {
 // The values of Step::room that a row takes.
 long qwen_room(const Shape* shape) {
   return 2 * shape->widest() + stride_of(shape->hidden) + stride_of(shape->query()) +
-         stride_of(std::max(shape->qkv(), shape->inner));
+         stride_of(std::max(shape->qkv(), 2 * shape->inner));
 }
 
 // Run all layers; wanted rows narrow the last of them.
@@ -245,25 +273,13 @@ void qwen_layers(const Shape* shape, const LayerParts* layers, const Step* step,
   const Way way = static_cast<Way>(shape->attention_way);
   const Cache cache{nullptr, nullptr, shape->kv_heads, shape->block_size, shape->head_size,
                     static_cast<int>(shape->format)};
-  const auto attention = qwen::plan_attention(all, cache, shape->heads, way, num_threads);
-  qwen::AttentionStep last;
-  Narrowed narrowed(is_narrowed ? *step : Step{});
-  if (is_narrowed) {
-    last = qwen::plan_attention(narrowed.sequences, cache, shape->heads, way, num_threads);
-  }
-  qwen::Counter counter{0};
-#pragma omp parallel num_threads(num_threads)
-  {
-    Member member(*shape, *step, counter);
-    for (long index = 0; index < count; ++index) {
-      if (is_narrowed && index + 1 == count) {
-        member.run_narrowing(layers[index], last, index);
-      } else {
-        member.run_layer(layers[index], attention, index);
-      }
-    }
-    member.finish(count - 1);
-  }
+  const Narrowed narrowed(is_narrowed ? *step : Step{});
+  const Layers run{layers, count, qwen::plan_attention(all, cache, shape->heads, way, num_threads),
+                   is_narrowed ? qwen::plan_attention(narrowed.sequences, cache, shape->heads, way,
+                                                      num_threads)
+                               : qwen::AttentionStep{},
+                   is_narrowed};
+  (has_dot() ? run_layers<true> : run_layers<false>)(*shape, *step, run, num_threads);
 }
 
 }  // extern "C"

@@ -48,15 +48,23 @@ LANES void store16(uint16_t* target, Floats value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), to_bfloat16(value));
 }
 
+LANES Floats to_wide(Shorts bits) { return floats_of(shift_left(widen(bits), 16)); }
+
 LANES Floats load16(const uint16_t* source) {
-  Shorts bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
-  return floats_of(shift_left(widen(bits), 16));
+  return to_wide(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
 }
 
 #ifdef QWEN_AVX2
 // 32 bfloat16 in order, rounded to even.
 LANES Words to_pairs(Floats low, Floats high) { return {to_bfloat16(low), to_bfloat16(high)}; }
 #endif
+
+// kDot: by the instruction for it, which comes with that for products, and takes denormals for 0.
+template <bool kDot>
+DOT_TARGET inline void store_rounded(uint16_t* target, Floats value) {
+  const Shorts rounded = kDot ? first_shorts(to_pairs(value, value)) : to_bfloat16(value);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), rounded);
+}
 
 // 32 values at once, those at even places and those at odd places.
 struct Pairs {
@@ -94,6 +102,8 @@ LANES Floats exp16(Floats x) {
   p = fmadd(mul(p, r), r, add(r, splat(1.0f)));
   return times_power(p, n);
 }
+
+LANES Floats silu(Floats x) { return div(x, add(splat(1.0f), exp16(sub(zeros(), x)))); }
 
 }  // namespace
 

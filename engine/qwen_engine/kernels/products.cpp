@@ -195,8 +195,7 @@ void multiply(const float* packed, long rows, const Weight& weight, Way way, uin
 
 void multiply_gated(const float* packed, long rows, const Weight& weight, Way way, float* gated,
                     Turn& turn) {
-  const long wide = room_values(weight, way), num_panels = weight.out / kPanel / 2;
-  uint16_t *room = room_for(wide + rows * 2 * kPanel), *both = room + wide;
+  const long num_panels = weight.out / kPanel / 2;
   if (way == kDot && Blocks(rows, way).count > 1) {  // one block would read halves of lines
     share_out(packed, rows, weight, way, num_panels, turn,
               [&](const PanelWork& work, long panel, long next) {
@@ -204,6 +203,8 @@ void multiply_gated(const float* packed, long rows, const Weight& weight, Way wa
               });
     return;
   }
+  const long wide = room_values(weight, way);
+  uint16_t *room = room_for(wide + rows * 2 * kPanel), *both = room + wide;
   share_out(packed, rows, weight, way, num_panels, turn,
             [&](const PanelWork& work, long panel, long next) {
               multiply_panel(work, panel, num_panels + panel, room, both, 2 * kPanel);

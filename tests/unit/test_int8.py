@@ -111,6 +111,19 @@ def test_every_way_is_within_rounding_of_the_float32_product(way: Way, num_rows:
 
 
 @needs_library
+@pytest.mark.parametrize("way", WAYS)
+def test_every_value_comes_out_of_its_own_place_exactly(way: Way) -> None:
+    values = torch.arange(64).view(64, 1) * 7 + torch.arange(256) * 3
+    source = (values % 255 - 127).to(torch.bfloat16)
+    source[:, 0] = 127  # so every scale is 1
+    assert set(source.flatten().tolist()) == set(range(-127, 128))
+    weight, gemm = make_weight(source), gemm_of(way)
+    gemm.adopt(weight)
+    result = gemm.linear(torch.eye(256, dtype=torch.bfloat16), weight, None)
+    assert torch.equal(result, source.T)
+
+
+@needs_library
 def test_rows_with_gaps_between_them_are_read_where_they_are() -> None:
     weight, wide = make_weight(noise(64, 32)), noise(7, 100)
     expected = wide[:, :32].float() @ widened(weight).T

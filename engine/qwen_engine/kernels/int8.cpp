@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "int8_pairs.h"
 #include "tile_panel.h"
 
 #ifdef QWEN_X86
@@ -65,28 +66,29 @@ FMA_TARGET void fma_int8(const float* rows, const int8_t* values, long in, const
   }
 }
 
-// 32 int8 as bfloat16, in order.
-DOT_TARGET inline Words widen_to_dot(const int8_t* source) {
-  return to_pairs(load_int8(source), load_int8(source + 16));
-}
-
 // x: [in / 2][kRows] pairs of bfloat16.
 template <int kRows>
 DOT_TARGET void dot_int8(const float* pairs, const int8_t* w, long in, const Output& out) {
   const int32_t* x = reinterpret_cast<const int32_t*>(pairs);
   Floats sums[kRows][2];
   for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = zeros();
+  const Int8Pairs pairs_of;
   const char* ahead = out.ahead;
   for (long k = 0; k < in; k += 2, w += 2 * kPanel, x += kRows, ahead += out.ahead_step) {
     _mm_prefetch(ahead, _MM_HINT_T0);
-    const Words low = widen_to_dot(w), high = widen_to_dot(w + 32);
+    Words one, other;
+    pairs_of.widen(w, one, other);
     for (int row = 0; row < kRows; ++row) {
       const Words value = splat_word(x[row]);
-      sums[row][0] = dot(sums[row][0], value, low);
-      sums[row][1] = dot(sums[row][1], value, high);
+      sums[row][0] = dot(sums[row][0], value, one);
+      sums[row][1] = dot(sums[row][1], value, other);
     }
   }
-  for (int row = 0; row < kRows; ++row) store_dot_row(out, row, sums[row][0], sums[row][1]);
+  for (int row = 0; row < kRows; ++row) {
+    Words low = bits_of(sums[row][0]), high = bits_of(sums[row][1]);
+    Int8Pairs::order(low, high);
+    store_dot_row(out, row, floats_of(low), floats_of(high));
+  }
 }
 
 using Int8Kernel = void (*)(const float*, const int8_t*, long, const Output&);
@@ -109,6 +111,18 @@ FMA_TARGET void widen_panel(const int8_t* w, long in, const float* factors, uint
   }
 }
 
+// The same without factors.
+DOT_TARGET void widen_panel_to_pairs(const int8_t* w, long in, uint16_t* target) {
+  const Int8Pairs pairs_of;
+  for (long k = 0; k < in * kPanel; k += 2 * kPanel) {
+    Words low, high;
+    pairs_of.widen(w + k, low, high);
+    Int8Pairs::order(low, high);
+    store_words(target + k, low);
+    store_words(target + k + kPanel, high);
+  }
+}
+
 struct Panel {
   const int8_t* values;
   const float* scales;
@@ -128,7 +142,8 @@ void multiply_int8(const PanelWork& work, long panel, long next, uint16_t* room,
   const int8_t* all = static_cast<const int8_t*>(weight.values);
   const Panel one(all, weight.in, panel), following(all, weight.in, next);
   const Int8Kernel* direct = is_dot(work.way) ? kDotInt8 : kFmaInt8;
-  if (is_widened(work.way)) widen_panel(one.values, weight.in, nullptr, room);
+  if (work.way == kWidenedFma) widen_panel(one.values, weight.in, nullptr, room);
+  else if (is_widened(work.way)) widen_panel_to_pairs(one.values, weight.in, room);
   const long origin = work.first_row(), count = work.end - work.begin;
   for (long block = work.begin; block < work.end; ++block) {
     const long first = work.blocks->start(block);

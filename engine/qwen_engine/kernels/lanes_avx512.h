@@ -8,7 +8,8 @@
 
 #define FMA_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prfchw")))
 #define DOT_TARGET \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,prfchw")))
+  __attribute__((  \
+      target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,fma,prfchw")))
 #define LANES FMA_TARGET inline
 
 namespace {
@@ -28,7 +29,11 @@ inline bool has_lanes() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
-inline bool has_dot() { return has_lanes() && __builtin_cpu_supports("avx512bf16"); }
+// Of the processors with AVX512-BF16 Cooper Lake alone lacks AVX512-VBMI, which int8 takes.
+inline bool has_dot() {
+  return has_lanes() && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vbmi");
+}
 inline bool multiplies_pairs() { return has_dot(); }
 
 LANES Floats zeros() { return _mm512_setzero_ps(); }

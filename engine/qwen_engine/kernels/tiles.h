@@ -29,7 +29,7 @@ inline long tile_row_values(long in) { return (in + 31) / 32 * 32 + 32; }
 
 #define TILE_TARGET                                                               \
   __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq," \
-                        "avx512bf16,fma")))
+                        "avx512bf16,avx512vbmi,fma")))
 
 namespace qwen {
 

@@ -17,11 +17,6 @@
 
 namespace {
 
-FMA_TARGET inline Floats load_int8(const int8_t* source) {
-  Bytes bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
-  return to_floats(widen_bytes(bytes));
-}
-
 inline void prefetch(const int8_t* w, const char* ahead) {
   _mm_prefetch(reinterpret_cast<const char*>(w) + 2048, _MM_HINT_T0);
   _mm_prefetch(ahead, _MM_HINT_T1);
@@ -111,7 +106,7 @@ FMA_TARGET void widen_panel(const int8_t* w, long in, const float* factors, uint
   }
 }
 
-// The same without factors.
+// The same without factors, by Int8Pairs.
 DOT_TARGET void widen_panel_to_pairs(const int8_t* w, long in, uint16_t* target) {
   const Int8Pairs pairs_of;
   for (long k = 0; k < in * kPanel; k += 2 * kPanel) {

@@ -1,4 +1,4 @@
-// Int8 of a packed panel as pairs of bfloat16, which hold each of them exactly.
+// Int8 of a packed panel, widened in registers to float32 or to pairs of bfloat16.
 
 #pragma once
 
@@ -7,6 +7,12 @@
 #ifdef QWEN_X86
 
 namespace {
+
+// 16 int8 as float32.
+FMA_TARGET inline Floats load_int8(const int8_t* source) {
+  Bytes bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+  return to_floats(widen_bytes(bytes));
+}
 
 #ifdef QWEN_AVX2
 
@@ -17,18 +23,14 @@ struct Int8Pairs {
     other = to_pairs(load_int8(from + 32), load_int8(from + 48));
   }
   static FMA_TARGET void order(Words&, Words&) {}
-
- private:
-  static LANES Floats load_int8(const int8_t* from) {
-    return to_floats(widen_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-  }
 };
 
 #else
 
 // A magnitude below 128 finds the two bytes of its bfloat16 in tables of that size: six
 // instructions for 64 int8 where a conversion by way of float32 takes fourteen. A Zen 4 core widens
-// and multiplies 35 GB/s from its cache so, not 24: more than memory gives it.
+// and multiplies 35 GB/s from its cache so, not 24: more than memory gives it. The compiler works
+// the tables out.
 class Int8Pairs {
  public:
   DOT_TARGET Int8Pairs() {
